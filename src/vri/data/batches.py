@@ -1,0 +1,240 @@
+"""Batches whose order is a pure function of seed and epoch: a run goes on anywhere with no state to save."""
+
+import random
+import signal
+from collections.abc import Iterator, Sequence, Sized
+from itertools import count, islice
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+
+from vri.checks import to_device
+from vri.randomness import seeded
+
+# A tuple of tensors (inputs, labels, ...), or anything with a length that gives (inputs, labels) by index.
+Data = tuple[Any, ...] | Dataset[Any] | Sequence[Any]
+
+_READ_AT_MOST = 100_000  # samples that `read_labels` goes through one by one
+
+
+def derive_seed(seed: int, *path: int) -> int:
+    """A seed of its own for each path, such as (epoch,) or (epoch, sample)."""
+    mixed = np.random.SeedSequence(seed % 2**64, spawn_key=path).generate_state(1, np.uint64)[0]
+    return int(mixed) >> 1  # torch takes 63 bits anywhere
+
+
+class Batches:
+    """Batches (inputs, labels, ...) of a data set, reshuffled every epoch.
+
+    Tensors are indexed a whole batch at a time. Other data sets go through a `DataLoader`; whatever is random
+    in them draws the same for the same (seed, epoch, sample), wherever a run resumes and whichever worker
+    does it.
+
+    Args:
+        dataset: a tuple of tensors (in place of a tensor also a tuple or dict of them), a `TensorDataset`, a
+            `Subset` of one, or any map-style data set.
+        batch_size: samples a batch; a smaller data set is one batch.
+        seed: of order and random transforms.
+        drop_last: whether a last, partial batch is left out; by default only if it has a single sample, on
+            which BatchNorm fails.
+        shuffle: False keeps the order of the data set.
+        num_workers: processes that load a data set which isn't in memory.
+        device: where the batches go; by default they stay where the data is.
+    """
+
+    def __init__(
+        self,
+        dataset: Data,
+        batch_size: int,
+        *,
+        seed: int,
+        drop_last: bool | None = None,
+        shuffle: bool = True,
+        num_workers: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: expected 1 or more samples a batch; raise it")
+        self._dataset, self._tensors = dataset, _in_memory(dataset)
+        self._rows: Tensor | None = None  # of the tensors, where the data set is a part of them
+        if isinstance(dataset, Subset) and self._tensors is not None:
+            self._rows = torch.as_tensor(dataset.indices, dtype=torch.int64)
+        self.size = length(dataset)
+        if self.size == 0:
+            raise ValueError("the data set is empty: expected at least one sample; check it and its filter")
+        self.batch_size = min(batch_size, self.size)
+        self.seed, self.shuffle = seed, shuffle
+        self.num_workers, self.device = num_workers, device
+        whole, rest = divmod(self.size, self.batch_size)
+        drop = rest == 1 if drop_last is None else drop_last
+        self._len = whole + (rest > 0 and not drop)
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return self._len
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """The batches of this epoch, from batch number `start` on."""
+        return self._load(islice(self._indices(epoch, start), max(len(self) - start, 0)))
+
+    def endless(self, start: int = 0) -> Iterator[Any]:
+        """Epoch after epoch without an end, from batch number `start` of the first epoch on."""
+        return self._load(self._indices(*divmod(start, len(self))))
+
+    def _indices(self, first: int, start: int) -> Iterator[tuple[int, Tensor]]:
+        """(epoch, indices of a batch), endlessly."""
+        for epoch in count(first):
+            order = self.order(epoch)
+            for place in range(start if epoch == first else 0, len(self)):
+                yield epoch, order[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def order(self, epoch: int) -> Tensor:
+        """Sample numbers in the order of this epoch."""
+        if not self.shuffle:
+            return torch.arange(self.size)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
+        return torch.randperm(self.size, generator=generator)
+
+    def _load(self, batches: Iterator[tuple[int, Tensor]]) -> Iterator[Any]:
+        if self._tensors is None:
+            return self._load_items(batches)
+        return (self._gather(index) for _, index in batches)
+
+    def _gather(self, index: Tensor) -> Any:
+        batch = _take(self._tensors, index if self._rows is None else self._rows[index])
+        return batch if self.device is None else to_device(batch, self.device)
+
+    def _load_items(self, batches: Iterator[tuple[int, Tensor]]) -> Iterator[Any]:
+        keys = ([(i, derive_seed(self.seed, epoch, i)) for i in index.tolist()] for epoch, index in batches)
+        loader: DataLoader[Any] = DataLoader(
+            SeededItems(self._dataset),
+            batch_sampler=keys,  # any iterable does, an endless one too
+            num_workers=self.num_workers,
+            collate_fn=default_collate,
+            pin_memory=self.device is not None and self.device.type == "cuda",
+            worker_init_fn=_ignore_interrupts,
+            generator=torch.Generator(),  # else the loader draws from the global one
+        )
+        for batch in loader:
+            yield batch if self.device is None else to_device(batch, self.device)
+
+
+class SeededItems(Dataset[Any]):
+    """A data set whose random transforms depend on the seed that comes with the index, and only on it."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        index, seed = key
+        # Transforms know only the global generators: borrow all three and give them back.
+        python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+        try:
+            with seeded(seed, torch.device("cpu")):
+                random.seed(seed)
+                np.random.seed(seed % 2**32)  # noqa: NPY002
+                return self.dataset[index]
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+
+def length(dataset: Data) -> int:
+    """Number of samples."""
+    if isinstance(dataset, tuple):
+        sizes = sorted({len(leaf) for leaf in _leaves(dataset)})
+        if len(sizes) > 1:
+            raise ValueError(
+                f"the tensors of the data set have {' and '.join(map(str, sizes))} rows; "
+                "expected as many labels as inputs: cut them to one length"
+            )
+        return sizes[0] if sizes else 0
+    if (
+        isinstance(dataset, IterableDataset)
+        or not hasattr(dataset, "__getitem__")
+        or not hasattr(dataset, "__len__")
+    ):
+        raise TypeError(
+            f"the data set is a {type(dataset).__name__}, expected a tuple of tensors (inputs, labels) or a "
+            "map-style data set with __len__ and __getitem__; an iterable one can't be shuffled or resumed"
+        )
+    return len(cast(Sized, dataset))
+
+
+def read_labels(dataset: Data, go_through: bool = False) -> Tensor | None:
+    """All labels of a data set, or None where that is not cheap.
+
+    Taken from the tensors, or from `targets` or `labels`; `go_through` reads every sample of a data set
+    without them, if it isn't large.
+    """
+    tensors = _in_memory(dataset)
+    labels: Any = None
+    if isinstance(dataset, Subset):
+        all_labels = read_labels(dataset.dataset)
+        rows = torch.as_tensor(dataset.indices, dtype=torch.int64)
+        labels = None if all_labels is None else all_labels[rows]
+    elif tensors is not None:
+        labels = tensors[1] if len(tensors) > 1 else None
+    elif getattr(dataset, "target_transform", None) is None:  # else the samples' labels are others
+        labels = getattr(dataset, "targets", getattr(dataset, "labels", None))
+    found = _as_labels(labels, length(dataset))
+    if found is None and tensors is None and go_through and length(dataset) <= _READ_AT_MOST:
+        items = SeededItems(dataset)
+        pairs = [items[i, derive_seed(0, 0, i)] for i in range(len(items))]
+        if all(isinstance(pair, (tuple, list)) and len(pair) > 1 for pair in pairs):
+            found = _as_labels([torch.as_tensor(pair[1]).tolist() for pair in pairs], len(pairs))
+    return found
+
+
+def _as_labels(labels: Any, count: int) -> Tensor | None:
+    """A tensor of `count` labels, or None if these are not labels after all."""
+    try:
+        found = None if labels is None else torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return found if found is not None and found.ndim > 0 and len(found) == count else None
+
+
+def _in_memory(dataset: Any) -> tuple[Any, ...] | None:
+    """The tensors of a data set that consists of tensors."""
+    if isinstance(dataset, Subset):
+        return None if isinstance(dataset.dataset, Subset) else _in_memory(dataset.dataset)
+    if type(dataset) is TensorDataset:  # a subclass may do more in __getitem__
+        return dataset.tensors
+    if not isinstance(dataset, tuple):
+        return None
+    other = next((type(leaf).__name__ for leaf in _leaves(dataset) if not isinstance(leaf, Tensor)), None)
+    if other is not None:
+        raise TypeError(
+            f"the data set is a tuple with a {other}, expected a tuple of tensors (inputs, labels); "
+            "convert with torch.as_tensor, or pass samples one by one as a list or a Dataset"
+        )
+    return dataset
+
+
+def _leaves(data: Any) -> list[Any]:
+    if isinstance(data, dict):
+        return [leaf for value in data.values() for leaf in _leaves(value)]
+    if isinstance(data, tuple):
+        return [leaf for value in data for leaf in _leaves(value)]
+    return [data]
+
+
+def _take(data: Any, index: Tensor) -> Any:
+    """Rows of a tensor, or of each in a tuple or dict."""
+    if isinstance(data, Tensor):
+        return data[index.to(data.device)]
+    if isinstance(data, dict):
+        return {key: _take(value, index) for key, value in data.items()}
+    return tuple(_take(value, index) for value in data)
+
+
+def _ignore_interrupts(_: int) -> None:
+    """Ctrl-C reaches the workers too; the main process decides when to stop them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

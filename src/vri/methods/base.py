@@ -1,0 +1,55 @@
+"""The interface of a method: what the loop needs, and nothing else."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vri.checks import Batch
+
+Metrics = dict[str, float]
+
+
+class Method(ABC):
+    """A way to train a classifier on noisy labels.
+
+    A method owns the model, its optimizer and whatever else it learns, and does one step at a time. A new one is
+    a class with `step`, `state_dict` and `load_state_dict` in a file of its own, and an entry in `METHODS`.
+    """
+
+    model: nn.Module  # the classifier: all that runs at test time
+    optimizer: torch.optim.Optimizer  # of the classifier; the loop sets its learning rate
+    num_classes: int
+    needs_clean: bool = False  # whether it can't do without clean samples
+
+    @property
+    def meta_due(self) -> bool:
+        """Whether the next step reads a clean batch."""
+        return False
+
+    @abstractmethod
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """Train on one noisy batch, with the help of a clean one where the method uses it."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All that must be saved to go on exactly; plain containers, numbers and tensors."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()` of a method built in the same way."""
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:  # noqa: B027 (an optional hook)
+        """Called by the loop before each epoch, counted from 0, and again on resuming inside one."""
+
+    def lr_scale(self, progress: float, schedule: Callable[[float], float]) -> float:
+        """Factor on the learning rate at this share of the training; `schedule` maps [0, 1] to a factor."""
+        return schedule(progress)
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Share of samples whose largest logit is the label, or the largest part of a soft one."""
+    target = labels.argmax(1) if labels.is_floating_point() else labels
+    return float((logits.argmax(1) == target).double().mean())

@@ -1,0 +1,235 @@
+"""Label-noise models: given the right labels, draw wrong ones.
+
+All four models share one signature, ``model(x, y, *, num_classes, rate, seed=0)``, so that one can replace
+another; only `instance` looks at the inputs `x`, the other three also take ``None`` there. Every draw comes
+from a generator of its own seeded with `seed`: the same call gives the same labels and the global RNG stays
+as it was. Results are on the CPU.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+ArrayLike = Tensor | npt.NDArray[Any] | Sequence[Any]
+
+_INSTANCE_SD = 0.1  # spread of the per-sample noise rates, as in Xia et al. (2020)
+_CHUNK_ELEMENTS = 2**24  # inputs turned into float32 at a time: 64 MB
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """Noisy labels and what is known about them.
+
+    Attributes:
+        labels: noisy labels, int64, n.
+        changed: where the noisy label differs from the given one, bool, n.
+        matrix: transition matrix, float64, c x c; row i is P(noisy = j | true = i).
+        rate: realised share of changed labels, the mean of `changed`.
+    """
+
+    labels: Tensor
+    changed: Tensor
+    matrix: Tensor
+    rate: float
+
+
+def uniform(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
+    """Draw a label from all classes with probability `rate`.
+
+    The draw may return the label that was there, so the expected share of changed labels is
+    rate * (1 - 1 / num_classes).
+    """
+    clean_labels = _check(x, y, num_classes, rate, fewest_classes=1)
+    matrix = torch.full((num_classes, num_classes), rate / num_classes, dtype=torch.float64)
+    matrix.diagonal().add_(1 - rate)
+    return _draw_by_class(clean_labels, matrix, _generator(seed))
+
+
+def flip(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
+    """Replace a label with probability `rate` by one other class, chosen at random for each class.
+
+    The class map depends on `seed` and `num_classes` alone, not on the labels.
+    """
+    clean_labels = _check(x, y, num_classes, rate, fewest_classes=2)
+    generator = _generator(seed)
+    # A shift of 1..c-1 reaches every class but the own one, each with the same chance.
+    shift = torch.randint(1, num_classes, (num_classes,), generator=generator)
+    target = (torch.arange(num_classes) + shift) % num_classes
+    return _draw_by_class(clean_labels, _one_target_matrix(target, rate), generator)
+
+
+def pair(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
+    """Replace a label i with probability `rate` by (i + 1) mod num_classes."""
+    clean_labels = _check(x, y, num_classes, rate, fewest_classes=2)
+    target = (torch.arange(num_classes) + 1) % num_classes
+    return _draw_by_class(clean_labels, _one_target_matrix(target, rate), _generator(seed))
+
+
+def instance(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
+    """Draw wrong labels that depend on the input, as in Xia et al., "Part-dependent label noise" (2020).
+
+    Sample i has its own noise rate q_i, from a normal with mean `rate` and standard deviation 0.1 truncated
+    to [0, 1], and its own wrong classes: softmax of x_i W[y_i] over the classes other than y_i, W standard
+    normal. At rates 0 and 1 every q_i is the rate itself, so that none or all of the labels change; close to
+    these two truncation pulls the realised rate inwards (rate 0.05 changes about a tenth of the labels).
+
+    Inputs may have any shape after the first axis and are flattened. They are used as given: the published
+    noise takes raw images with values 0 to 255 (uint8), where the softmax nearly always picks one class;
+    floats in [0, 1] give softer choices and thus another noise.
+
+    W depends on `seed`, `num_classes` and the input size alone, not on the number of samples. `Noise.matrix`
+    is the mean of the samples' distributions class by class; a class without samples keeps its row of the
+    identity.
+    """
+    clean_labels = _check(x, y, num_classes, rate, fewest_classes=2)
+    if x is None:
+        raise ValueError(
+            "x is None; instance noise expected the inputs: pass the images the labels belong to"
+        )
+    generator = _generator(seed)
+    wrong = _wrong_class_shares(_as_rows(x), clean_labels, num_classes, generator)  # n x c
+    flip_rates = _flip_rates(len(clean_labels), rate, generator)  # n
+    probabilities = _mix(wrong, clean_labels, flip_rates)  # n x c
+    uniforms = torch.rand(len(clean_labels), 1, dtype=torch.float64, generator=generator)
+
+    noisy_labels = _invert(probabilities.cumsum(1), uniforms).squeeze(1)
+    counts = torch.bincount(clean_labels, minlength=num_classes)
+    matrix = torch.zeros(num_classes, num_classes, dtype=torch.float64)
+    matrix.index_add_(0, clean_labels, probabilities).div_(counts.clamp(min=1)[:, None])
+    matrix.diagonal()[counts == 0] = 1.0
+    return _noise(clean_labels, noisy_labels, matrix)
+
+
+NOISES: dict[str, Callable[..., Noise]] = {
+    "uniform": uniform,
+    "flip": flip,
+    "pair": pair,
+    "instance": instance,
+}
+
+
+def as_labels(y: ArrayLike, num_classes: int) -> Tensor:
+    """Copy labels into a 1-D int64 tensor on the CPU, or say what is wrong with them."""
+    array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if array.size == 0:
+        raise ValueError("labels are empty; expected at least one label")
+    if array.ndim != 1:
+        raise ValueError(f"labels have shape {array.shape}; expected one axis: pass one class index a sample")
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"labels are {array.dtype}; expected integers: convert them to class indices first")
+    labels = torch.from_numpy(array.astype(np.int64))
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"labels run from {low} to {high}; expected 0 to {num_classes - 1} "
+            f"for num_classes={num_classes}: recode them or change num_classes"
+        )
+    return labels
+
+
+def _check(
+    x: ArrayLike | None, y: ArrayLike, num_classes: int, rate: float, *, fewest_classes: int
+) -> Tensor:
+    """Validate the arguments common to all models and return the labels as a tensor."""
+    if num_classes < fewest_classes:
+        raise ValueError(
+            f"num_classes is {num_classes}; expected at least {fewest_classes}: pass the number of classes"
+        )
+    if not 0 <= rate <= 1:
+        raise ValueError(f"rate is {rate}; expected 0 to 1: pass a share, such as 0.4 for 40 %")
+    labels = as_labels(y, num_classes)
+    if x is not None and len(x) != len(labels):
+        raise ValueError(
+            f"x has {len(x)} samples and y {len(labels)}; expected as many: pass one label a sample"
+        )
+    return labels
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _noise(clean_labels: Tensor, noisy_labels: Tensor, matrix: Tensor) -> Noise:
+    changed = noisy_labels != clean_labels
+    return Noise(noisy_labels, changed, matrix, changed.double().mean().item())
+
+
+def _one_target_matrix(target: Tensor, rate: float) -> Tensor:
+    """Transition matrix that keeps class i with 1 - rate and moves it to target[i] with rate."""
+    classes = torch.arange(len(target))
+    matrix = torch.zeros(len(target), len(target), dtype=torch.float64)
+    matrix[classes, classes] = 1 - rate
+    matrix[classes, target] = rate
+    return matrix
+
+
+def _draw_by_class(clean_labels: Tensor, matrix: Tensor, generator: torch.Generator) -> Noise:
+    """Draw each noisy label from the row of `matrix` its class has."""
+    uniforms = torch.rand(len(clean_labels), dtype=torch.float64, generator=generator)
+    noisy_labels = torch.empty_like(clean_labels)
+    # Class by class: matrix[clean_labels] would be n x c, too much for many samples of many classes.
+    for k, cumulative in enumerate(matrix.cumsum(1)):
+        members = clean_labels == k
+        noisy_labels[members] = _invert(cumulative, uniforms[members])
+    return _noise(clean_labels, noisy_labels, matrix)
+
+
+def _invert(cumulative: Tensor, uniforms: Tensor) -> Tensor:
+    """Give the class whose stretch of the cumulative distribution holds each uniform number."""
+    # right=True passes over classes of probability 0; the clamp is for a sum that rounding left below 1.
+    found = torch.searchsorted(cumulative, uniforms, right=True)
+    return found.clamp(max=cumulative.shape[-1] - 1)
+
+
+def _as_rows(x: ArrayLike) -> Tensor:
+    """View inputs as n x d, without a copy where memory allows it."""
+    if not isinstance(x, Tensor):
+        array = np.ascontiguousarray(x)
+        x = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return x.detach().reshape(len(x), -1)
+
+
+def _wrong_class_shares(
+    rows: Tensor, clean_labels: Tensor, num_classes: int, generator: torch.Generator
+) -> Tensor:
+    """Softmax of x_i W[y_i] with the own class left out: float64, n x c, rows sum to 1."""
+    n, d = rows.shape
+    step = max(1, _CHUNK_ELEMENTS // max(1, d))
+    shares = torch.empty(n, num_classes, dtype=torch.float64)
+    for k in range(num_classes):
+        # One slice at a time: the whole c x d x c tensor W would not fit for large images. Drawn for absent
+        # classes too, so that a class meets the same slice whichever others are there.
+        weight = torch.randn(d, num_classes, generator=generator)
+        members = (clean_labels == k).nonzero().squeeze(1)
+        for start in range(0, len(members), step):
+            chunk = members[start : start + step]
+            logits = rows[chunk].to("cpu", torch.float32) @ weight  # chunk x c
+            if not logits.isfinite().all():
+                raise ValueError(
+                    "x holds NaN or infinite values; expected finite inputs: clean or rescale them"
+                )
+            logits[:, k] = -torch.inf
+            shares[chunk] = logits.double().softmax(1)
+    return shares
+
+
+def _flip_rates(n: int, rate: float, generator: torch.Generator) -> Tensor:
+    """Draw n noise rates from a normal truncated to [0, 1], by inverting its distribution function."""
+    uniforms = torch.rand(n, dtype=torch.float64, generator=generator)
+    if rate in (0, 1):
+        return torch.full_like(uniforms, rate)
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    low, high = torch.special.ndtr((ends - rate) / _INSTANCE_SD)
+    standard: Tensor = torch.special.ndtri(low + uniforms * (high - low))
+    return (rate + _INSTANCE_SD * standard).clamp(0, 1)
+
+
+def _mix(wrong: Tensor, clean_labels: Tensor, flip_rates: Tensor) -> Tensor:
+    """Give each sample its distribution: q_i times the wrong classes' shares, 1 - q_i on its own class."""
+    probabilities = wrong * flip_rates[:, None]
+    return probabilities.scatter_(1, clean_labels[:, None], (1 - flip_rates)[:, None])

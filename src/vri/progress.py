@@ -1,0 +1,114 @@
+"""What a run shows of itself: a bar or lines on stderr, and TensorBoard events."""
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from tqdm import tqdm
+
+Row = dict[str, float | int | None]  # one epoch of a history
+
+_LIVE = ("loss", "meta_loss", "test_accuracy")  # what bar and lines show
+_REFRESH = 0.2  # seconds between two looks at the numbers of the bar
+
+
+class Reporter:
+    """A bar over all steps with the time left; one line an epoch where stderr is not a terminal.
+
+    Args:
+        enabled: False keeps quiet.
+        total: steps of the run.
+        done: steps done before this start.
+        epochs: epochs of the run.
+        writer: of TensorBoard events, or None.
+    """
+
+    def __init__(self, enabled: bool, total: int, done: int, epochs: int, writer: Any = None) -> None:
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.total, self.epochs = total, epochs
+        self._lines = enabled and not terminal
+        self._bar: tqdm[Any] | None = None
+        if enabled and terminal:
+            self._bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True)
+        self._writer = writer
+        self._live: Row = {}
+        self._shown = self._started = time.monotonic()
+        self._done = done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def replay(self, rows: list[Row]) -> None:
+        """Log the epochs before this start again: the last events of a killed run never reached the disk."""
+        for row in rows:
+            self._log(row)
+
+    def step(self, metrics: Mapping[str, float]) -> None:
+        """One step is done."""
+        if self._bar is None:
+            return
+        self._bar.update()
+        if time.monotonic() - self._shown > _REFRESH:
+            self._shown = time.monotonic()
+            self._live |= {key: value for key, value in metrics.items() if value == value}
+            self._bar.set_postfix_str(_numbers(self._live), refresh=False)
+
+    def epoch(self, row: Row) -> None:
+        """One epoch is done."""
+        self._live |= row
+        if self._bar is not None:
+            self._bar.set_postfix_str(_numbers(self._live))
+        if self._lines:
+            step = int(row["step"] or 0)
+            left = (self.total - step) * (time.monotonic() - self._started) / (step - self._done)
+            self.say(f"epoch {row['epoch']}/{self.epochs}: {_numbers(row)} ({left:.0f} s left)")
+        self._log(row)
+
+    def say(self, text: str) -> None:
+        """Print a line without breaking the bar."""
+        if sys.stderr is not None:
+            tqdm.write(text, file=sys.stderr)
+
+    def _log(self, row: Row) -> None:
+        if self._writer is None:
+            return
+        for key, value in row.items():
+            if value is not None and key not in ("epoch", "step"):
+                self._writer.add_scalar(key, value, row["step"])
+
+
+@contextmanager
+def tensorboard_writer(folder: Path) -> Iterator[Any]:
+    """A writer of events to `folder`; whatever an earlier start wrote there no longer counts."""
+    writer = _summary_writer()(str(folder), purge_step=0)
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+def check_tensorboard() -> None:
+    """TensorBoard is there."""
+    _summary_writer()
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError(
+            "log_tensorboard=True needs TensorBoard, which is not installed: pip install 'vri[tensorboard]'"
+        ) from error
+    return SummaryWriter
+
+
+def _numbers(row: Mapping[str, float | int | None]) -> str:
+    pairs = [(key, row.get(key)) for key in _LIVE]
+    return ", ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in pairs if value is not None)

@@ -1,0 +1,287 @@
+"""The training loop: learning rate, evaluation, history, and checkpoints from which a run goes on exactly."""
+
+import math
+import signal
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vri.checks import check_labels, check_meta_labels
+from vri.data.batches import Batches, Data, derive_seed, length, read_labels
+from vri.evaluation import evaluate, memorisation, modes_restored
+from vri.methods.base import Method
+from vri.progress import Reporter, Row, check_tensorboard, tensorboard_writer
+from vri.run import History, Run
+
+__all__ = ["SCHEDULES", "History", "evaluate", "train"]
+
+Schedule = Callable[[float], float]
+
+SCHEDULES: dict[str, Schedule] = {
+    "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+    "constant": lambda progress: 1.0,
+}
+
+_META_STREAM = 1  # derives the clean batches' seed from that of the run
+
+
+def train(
+    method: Method,
+    train_set: Data,
+    meta_set: Data | None = None,
+    *,
+    epochs: int,
+    batch_size: int = 100,
+    meta_batch_size: int | None = None,
+    test_set: Data | None = None,
+    validation_set: Data | None = None,
+    true_labels: Tensor | None = None,
+    schedule: str | Schedule = "cosine",
+    seed: int = 0,
+    out: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = True,
+    progress: bool = True,
+    num_workers: int = 0,
+    log_tensorboard: bool = False,
+    on_epoch: Callable[[Row], None] | None = None,
+) -> History:
+    """Train `method` and return one row of numbers an epoch.
+
+    With `out`, a run that was killed at any moment and is started again with the same call ends with the same
+    weights, bit by bit, as one never stopped. The optimizer's learning rates and the modes of the model's
+    layers are given back as they were.
+
+    Args:
+        method: what to train; built in the same way when a run is to go on.
+        train_set: noisy samples: a tuple of tensors (inputs, labels), or a map-style data set of such pairs.
+        meta_set: clean samples, for methods that use them; gone through in cycles.
+        epochs: passes through `train_set`.
+        batch_size: noisy samples a step.
+        meta_batch_size: clean samples a step; as many as noisy ones if not given.
+        test_set: evaluated after every epoch.
+        validation_set: likewise.
+        true_labels: right labels of `train_set` in its order, where known: rows then have `memorised` and
+            `corrected`, the shares of wrongly labelled samples predicted as their wrong and right label.
+        schedule: factor on the learning rates: a name in `SCHEDULES`, or a function of the share of training
+            done.
+        seed: of the order of the batches and random transforms in the data sets; the rest is the method's.
+        out: folder for `history.jsonl` and `checkpoint.pt`; nothing is written without it.
+        checkpoint_every: steps between checkpoints; an epoch if not given. The last step is always saved.
+        resume: go on from the checkpoint in `out`, if there is one; False deletes it and starts anew.
+        progress: show a bar, or a line an epoch where stderr is not a terminal.
+        num_workers: processes that load data sets which are not in memory.
+        log_tensorboard: write the rows as TensorBoard events to `out` as well.
+        on_epoch: called with each new row, after it was saved.
+    """
+    _check_counts(
+        epochs=epochs,
+        batch_size=batch_size,
+        meta_batch_size=meta_batch_size,
+        checkpoint_every=checkpoint_every,
+    )
+    if isinstance(schedule, str) and schedule not in SCHEDULES:
+        raise ValueError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}, or a function")
+    if log_tensorboard:
+        if out is None:
+            raise ValueError("log_tensorboard=True needs a folder for the events; pass out= as well")
+        check_tensorboard()
+    evaluated = {"test": test_set, "validation": validation_set}
+    labels, meta_labels = _check_sets(method, train_set, meta_set, evaluated, true_labels)
+    meta_batch_size = batch_size if meta_batch_size is None else meta_batch_size
+    rates = [float(group["lr"]) for group in method.optimizer.param_groups]
+    settings = {
+        "method": type(method).__name__,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "meta_batch_size": meta_batch_size,
+        "learning rates": rates,
+        "schedule": schedule if isinstance(schedule, str) else getattr(schedule, "__qualname__", "function"),
+        "seed": seed,
+        "training samples": length(train_set),
+        "meta samples": None if meta_set is None else length(meta_set),
+        "checksum of the training labels": _checksum(labels),
+        "checksum of the meta labels": _checksum(meta_labels),
+    }
+    factor = SCHEDULES[schedule] if isinstance(schedule, str) else schedule
+
+    device = next(method.model.parameters()).device
+    noisy = Batches(train_set, batch_size, seed=seed, num_workers=num_workers, device=device)
+    clean = None
+    if meta_set is not None:
+        meta_seed = derive_seed(seed, _META_STREAM)
+        clean = Batches(meta_set, meta_batch_size, seed=meta_seed, num_workers=num_workers, device=device)
+    run = Run(method, epochs * len(noisy), len(noisy), settings, None if out is None else _folder(out))
+
+    with ExitStack() as stack:
+        stack.enter_context(_rates_restored(method.optimizer))
+        stack.enter_context(modes_restored(method.model))
+        run.open(resume)
+        writer = None
+        if log_tensorboard and run.folder is not None:
+            writer = stack.enter_context(tensorboard_writer(run.folder))
+        reporter = stack.enter_context(Reporter(progress, run.total, run.at.step, epochs, writer))
+        reporter.replay(run.at.history)
+        stop = stack.enter_context(_interrupts_wait())
+        noisy_batches = noisy.endless(run.at.step)
+        clean_batches = None if clean is None else clean.endless(run.at.meta_draws)
+        method.model.train()
+        begun = -1  # the epoch that the method knows of
+        try:
+            while run.at.step < run.total:
+                epoch = run.at.step // run.per_epoch
+                if epoch != begun:
+                    method.begin_epoch(epoch, epochs)
+                    begun = epoch
+                scale = method.lr_scale(run.at.step / run.total, factor)
+                for group, rate in zip(method.optimizer.param_groups, rates, strict=True):
+                    _set_rate(group, rate * scale)
+
+                batch, meta_batch = next(noisy_batches), None
+                if clean_batches is not None and method.meta_due:
+                    meta_batch = next(clean_batches)
+                    run.at.meta_draws += 1
+                reporter.step(run.step(batch, meta_batch))
+
+                row = None
+                if run.at.step % run.per_epoch == 0:
+                    scores: Row = {}
+                    for name, data in evaluated.items():
+                        if data is not None:
+                            result = evaluate(method.model, data, num_workers=num_workers)
+                            scores |= {f"{name}_{key}": value for key, value in result.items()}
+                    if true_labels is not None:
+                        scores |= memorisation(method.model, train_set, true_labels, num_workers=num_workers)
+                    row = run.end_epoch(scores)
+                due = run.at.step % (checkpoint_every or run.per_epoch) == 0 or run.at.step == run.total
+                stopping = stop.is_set()
+                if due or stopping:
+                    run.save()
+                if row is not None:
+                    run.append(row)
+                    reporter.epoch(row)
+                    if on_epoch is not None:
+                        on_epoch(dict(row))
+                if stopping:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            reporter.say(run.how_to_go_on())
+            raise
+    return run.at.history
+
+
+def _check_counts(**counts: int | None) -> None:
+    wrong = [f"{name}={value!r}" for name, value in counts.items() if value is not None and value < 1]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: expected 1 or more; correct the setting")
+
+
+def _check_sets(
+    method: Method,
+    train_set: Data,
+    meta_set: Data | None,
+    evaluated: dict[str, Data | None],
+    true_labels: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Refuse sets that can't work; labels of the training and the clean set, where they are cheap to read."""
+    for name, data in {"training": train_set, **evaluated}.items():
+        if data is not None and length(data) == 0:
+            raise ValueError(
+                f"the {name} set is empty: expected at least one sample; check it and its filter"
+            )
+    if method.needs_clean and meta_set is None:
+        raise ValueError(
+            f"{type(method).__name__} learns from clean samples, but meta_set is None: expected "
+            "(inputs, labels) with at least one sample of each class; pass meta_set="
+        )
+    if true_labels is not None and len(true_labels) != length(train_set):
+        raise ValueError(
+            f"true_labels has {len(true_labels)} labels for {length(train_set)} training samples; "
+            "expected one for each, in the order of the training set"
+        )
+    labels = read_labels(train_set)
+    if labels is not None:
+        check_labels(labels, method.num_classes, "training")
+    meta_labels = None
+    if meta_set is not None:
+        empty = length(meta_set) == 0
+        meta_labels = torch.empty(0) if empty else read_labels(meta_set, go_through=True)
+        if meta_labels is not None:
+            check_meta_labels(meta_labels, method.num_classes)
+    return labels, meta_labels
+
+
+def _checksum(labels: Tensor | None) -> str | None:
+    if labels is None:
+        return None
+    numbers = labels.cpu().double().contiguous().numpy()
+    return f"{zlib.crc32(numbers.tobytes()):08x}"
+
+
+def _folder(out: str | Path) -> Path:
+    """The folder `out`, made if need be and tried by writing."""
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"out={str(out)!r} is a file, expected a folder; give another name")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"out={str(out)!r} can't be written to ({error.strerror}); expected a folder that can: "
+            "give another one, or change its permissions"
+        ) from None
+    return folder
+
+
+def _set_rate(group: dict[str, Any], rate: float) -> None:
+    if isinstance(group["lr"], Tensor):  # as compiled optimizers have it
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+@contextmanager
+def _rates_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Give the learning rates back, so that a second call doesn't start from the end of a schedule."""
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            _set_rate(group, rate)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[threading.Event]:
+    """Let the first Ctrl-C only set the event, so that the step is finished and saved; a second stops all.
+
+    Left alone where the signal is not ours to handle: in another thread, or if the user has a handler.
+    """
+    stop = threading.Event()
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if not ours:
+        yield stop
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if stop.is_set():
+            signal.default_int_handler(number, frame)
+        stop.set()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
