@@ -81,8 +81,8 @@ def test_resnet32_size_counted_by_hand() -> None:
 
 
 def test_small_cnn_and_mlp_sizes_counted_by_hand() -> None:
-    convolutions, norms = 9 * (1 * 32 + 32 * 64 + 64 * 128), 2 * (32 + 64 + 128)
-    assert size(small_cnn(seed=0)) == convolutions + norms + 128 * 10 + 10
+    convolutions, norms = 9 * (1 * 16 + 16 * 32 + 32 * 64), 2 * (16 + 32 + 64)
+    assert size(small_cnn(seed=0)) == convolutions + norms + 64 * 10 + 10
     assert size(mlp(20, 3, hidden=(8, 5), seed=0)) == (20 * 8 + 8) + (8 * 5 + 5) + (5 * 3 + 3)
     assert size(mlp(20, 3, hidden=(), seed=0)) == 20 * 3 + 3
 

@@ -1,7 +1,8 @@
 """Train any PyTorch classifier on wrongly labelled data: Variational Rectification Inference."""
 
-from vri import backbones, noise
+from vri import backbones, data, noise, quality
 from vri.methods import METHODS, VRI, CleanOnly, CrossEntropy, FineTuned, Method
+from vri.training import evaluate, train
 
 __version__ = "0.1.0"
 
@@ -13,5 +14,9 @@ __all__ = [
     "FineTuned",
     "Method",
     "backbones",
+    "data",
+    "evaluate",
     "noise",
+    "quality",
+    "train",
 ]

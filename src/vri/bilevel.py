@@ -46,12 +46,14 @@ class LookAhead:
     rates: Mapping[str, float]  # α of each parameter that takes part in the look-ahead
     meta_parameters: Sequence[Tensor]  # φ and ω
     gradient_of: Sequence[str]  # parameters of which g is wanted: those of `rates`, or more
+    # added to the meta objective; called after `loss`, so that it may use the graph which `loss` has built
+    penalty: Callable[[], Tensor | None] = lambda: None
 
 
 class MetaGradient(NamedTuple):
     """What a look-ahead yields."""
 
-    meta: list[Tensor]  # ∇_{φ,ω} L_meta(θ̂), in the order of the meta parameters
+    meta: list[Tensor]  # ∇_{φ,ω} (L_meta(θ̂) + penalty), in the order of the meta parameters
     clean: Parameters  # g = ∇_θ̂ L_meta(θ̂)
     step: Parameters  # ∇_θ ℓ, the direction of the look-ahead
 
@@ -69,7 +71,9 @@ def jvp(problem: LookAhead) -> MetaGradient:
     except NotImplementedError as error:
         raise ForwardADMissing(_operator(error)) from error
     # an output that θ does not reach has no tangent: its derivative is zero
-    moved = [torch.zeros_like(o) if m is None else m for o, m in zip(problem.forward.outputs, moved, strict=True)]
+    moved = [
+        torch.zeros_like(o) if m is None else m for o, m in zip(problem.forward.outputs, moved, strict=True)
+    ]
     return MetaGradient(_through_meta_networks(problem, output_gradient, moved), clean, step)
 
 
@@ -103,10 +107,12 @@ def backprop(problem: LookAhead) -> MetaGradient:
     )
     step = dict(zip(theta, grads, strict=True))
     ahead = {n: p - problem.rates[n] * step[n] for n, p in theta.items()}
-    meta_loss = problem.meta_loss(ahead)
+    meta_objective, penalty = problem.meta_loss(ahead), problem.penalty()
+    if penalty is not None:
+        meta_objective = meta_objective + penalty
     wanted = [ahead[n] if n in ahead else problem.classifier.parameters[n] for n in problem.gradient_of]
     meta_and_clean = torch.autograd.grad(
-        meta_loss,
+        meta_objective,
         [*problem.meta_parameters, *wanted],
         retain_graph=True,  # the real update still needs the training forward
         allow_unused=True,
@@ -150,11 +156,11 @@ def _tangent(problem: LookAhead, clean: Parameters) -> Parameters:
 def _through_meta_networks(
     problem: LookAhead, output_gradient: Sequence[Tensor | None], moved: Sequence[Tensor]
 ) -> list[Tensor]:
-    inner = sum(
-        ((g * m).sum() for g, m in zip(output_gradient, moved, strict=True) if g is not None),
-        start=torch.zeros((), device=problem.classifier.device),
-    )
-    grads = torch.autograd.grad(-inner, problem.meta_parameters, allow_unused=True, materialize_grads=True)
+    terms = [-(g * m).sum() for g, m in zip(output_gradient, moved, strict=True) if g is not None]
+    penalty = problem.penalty()
+    if penalty is not None:
+        terms.append(penalty)
+    grads = torch.autograd.grad(terms, problem.meta_parameters, allow_unused=True, materialize_grads=True)
     return list(grads)
 
 

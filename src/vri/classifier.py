@@ -132,7 +132,7 @@ class Classifier:
                 if self.autocast is not None
                 else _unchanged(),
             ):
-                out = _call(self.model, inputs)
+                out = call(self.model, inputs)
         finally:
             if hook is not None:
                 hook.remove()
@@ -188,11 +188,15 @@ def find_head(
     (logits, features) needs no head: there `feature_dim` says how wide they are.
     """
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    listed = ", ".join(f"{n or 'the model'!r} ({m.in_features} to {m.out_features})" for n, m in linear.items())
+    listed = ", ".join(
+        f"{n or 'the model'!r} ({m.in_features} to {m.out_features})" for n, m in linear.items()
+    )
     if head is not None:
         modules = dict(model.named_modules())
         if head not in modules:
-            raise ValueError(f"head={head!r} is not a layer of the model; its linear layers are: {listed or 'none'}")
+            raise ValueError(
+                f"head={head!r} is not a layer of the model; its linear layers are: {listed or 'none'}"
+            )
         layer = modules[head]
         outputs = getattr(layer, "out_features", num_classes)
         if outputs != num_classes:
@@ -202,7 +206,9 @@ def find_head(
             )
         width = feature_dim or getattr(layer, "in_features", None)
         if width is None:
-            raise ValueError(f"the head {head!r} does not tell how wide its input is; pass feature_dim= as well")
+            raise ValueError(
+                f"the head {head!r} does not tell how wide its input is; pass feature_dim= as well"
+            )
         return head, int(width)
     candidates = [name for name, m in linear.items() if m.out_features == num_classes]
     if len(candidates) == 1:
@@ -255,10 +261,11 @@ def _slots(model: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
     return {name: places[id(tensor)] for name, tensor in named}
 
 
-def _call(model: nn.Module, inputs: Any) -> Any:
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Run a model on a tensor, a tuple (by position) or a mapping (by keyword)."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
 @contextmanager

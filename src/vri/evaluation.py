@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vri.classifier import call
 from vri.data.batches import Batches, Data
 
 
@@ -74,10 +75,7 @@ def _predict(
         model.eval()
         for inputs, labels, *_ in batches.epoch(0):
             with torch.no_grad():
-                if isinstance(inputs, dict):
-                    out = model(**inputs)
-                else:
-                    out = model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+                out = call(model, inputs)
             logits = out[0] if isinstance(out, (tuple, list)) else out
             labels = labels.cpu()
             yield logits.cpu().double(), labels.double() if labels.is_floating_point() else labels.long()

@@ -19,7 +19,11 @@ class FusedBatchNorm(TorchFunctionMode):
     """Within this context, dual tensors go through training-mode BatchNorm by its fused kernels."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Replace `F.batch_norm` where the rule holds."""
         if func is F.batch_norm:
@@ -43,9 +47,7 @@ def _batch_norm(
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     gamma, gamma_dot = (None, None) if weight is None else unpack_dual(weight)
     beta, beta_dot = (None, None) if bias is None else unpack_dual(bias)
-    y, mean, inv_std = torch.native_batch_norm(
-        primal, gamma, beta, running_mean, running_var, training, momentum, eps
-    )
+    y, mean, inv_std = torch.native_batch_norm(primal, gamma, beta, running_mean, running_var, training, momentum, eps)
     y_dot = torch.ops.aten.native_batch_norm_backward(
         x_dot, primal, gamma, running_mean, running_var, mean, inv_std, training, eps, [True, False, False]
     )[0]
@@ -56,4 +58,5 @@ def _batch_norm(
         y_dot = torch.addcmul(y_dot, primal, scale.view(shape)).sub_(shift.view(shape))
     elif beta_dot is not None:
         y_dot = y_dot + beta_dot.view(shape)
-    return make_dual(y, y_dot)
+    dual: Tensor = make_dual(y, y_dot)
+    return dual

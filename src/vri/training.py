@@ -109,6 +109,7 @@ def train(
         "meta samples": None if meta_set is None else length(meta_set),
         "checksum of the training labels": _checksum(labels),
         "checksum of the meta labels": _checksum(meta_labels),
+        **method.settings(),
     }
     factor = SCHEDULES[schedule] if isinstance(schedule, str) else schedule
 

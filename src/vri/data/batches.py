@@ -132,17 +132,24 @@ class SeededItems(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
-        index, seed = key
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[Any]:
+        """The samples of a batch, each from an (index, seed)."""
         # Transforms know only the global generators: borrow all three and give them back.
         python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
         try:
-            with seeded(seed, torch.device("cpu")):
-                random.seed(seed)
-                np.random.seed(seed % 2**32)  # noqa: NPY002
-                return self.dataset[index]
+            with seeded(0, torch.device("cpu")):
+                return [self._draw(*key) for key in keys]
         finally:
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002
+
+    def _draw(self, index: int, seed: int) -> Any:
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        return self.dataset[index]
 
 
 def length(dataset: Data) -> int:
@@ -186,7 +193,7 @@ def read_labels(dataset: Data, go_through: bool = False) -> Tensor | None:
     found = _as_labels(labels, length(dataset))
     if found is None and tensors is None and go_through and length(dataset) <= _READ_AT_MOST:
         items = SeededItems(dataset)
-        pairs = [items[i, derive_seed(0, 0, i)] for i in range(len(items))]
+        pairs = items.__getitems__([(i, derive_seed(0, 0, i)) for i in range(len(items))])
         if all(isinstance(pair, (tuple, list)) and len(pair) > 1 for pair in pairs):
             found = _as_labels([torch.as_tensor(pair[1]).tolist() for pair in pairs], len(pairs))
     return found

@@ -41,6 +41,10 @@ class Method(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()` of a method built in the same way."""
 
+    def settings(self) -> dict[str, Any]:
+        """Options that must be the same when a run goes on; plain values."""
+        return {}
+
     def begin_epoch(self, epoch: int, epochs: int) -> None:  # noqa: B027 (an optional hook)
         """Called by the loop before each epoch, counted from 0, and again on resuming inside one."""
 

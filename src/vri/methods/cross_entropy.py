@@ -95,10 +95,16 @@ class FineTuned(CrossEntropy):
     ) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         if not 0 < tune_share < 1:
-            raise ValueError(f"tune_share={tune_share} is outside (0, 1): it is the share of epochs spent fine-tuning")
+            raise ValueError(
+                f"tune_share={tune_share} is outside (0, 1): it is the share of epochs spent fine-tuning"
+            )
         self.tune_share, self.tune_lr = tune_share, tune_lr
         self._switch = 1 - tune_share  # share of the training after which fine-tuning starts
         self.tuning = False
+
+    def settings(self) -> dict[str, Any]:
+        """The two phases."""
+        return {"tune_share": self.tune_share, "tune_lr": self.tune_lr}
 
     @property
     def meta_due(self) -> bool:

@@ -46,6 +46,10 @@ class VRI(Method):
             ELBO) or "features" (KL inside the look-ahead loss and through the features: the paper to the letter).
         bound: range of the Gaussians' parameters: "log_var", "sigmoid", "prior" or "none", see `networks.BOUNDS`.
         log_var_bound: limit of |log σ²| where it is bounded.
+        initial_mean: mean of v before training. Below 0 the classifier starts by trusting noisy labels little, and
+            learns from them as the meta network finds which ones help. Beyond the paper; 0 is the paper.
+        normalize: bring each sample's features to mean 0 and variance 1 before the meta networks read them. Beyond
+            the paper; False is the paper.
         meta_lr: learning rate of the meta networks' Adam.
         meta_optimizer: builds another optimizer from their parameters, instead of Adam.
         meta_smoothing: label smoothing in the meta loss.
@@ -66,7 +70,7 @@ class VRI(Method):
         samples: int = 1,
         kl_weight: float = 1e-3,
         meta_every: int = 1,
-        clean_weight: float = 0.5,
+        clean_weight: float = 1.0,
         generator: torch.Generator | None = None,
         head: str | None = None,
         feature_dim: int | None = None,
@@ -75,10 +79,12 @@ class VRI(Method):
         squash: str = "sigmoid",
         kl_route: str = "objective",
         bound: str = "log_var",
-        log_var_bound: float = 4.0,
-        meta_lr: float = 1e-3,
+        log_var_bound: float = 1.0,
+        initial_mean: float = -2.0,
+        normalize: bool = True,
+        meta_lr: float = 3e-4,
         meta_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None,
-        meta_smoothing: float = 0.0,
+        meta_smoothing: float = 0.1,
         lookahead: str | Sequence[str] = "all",
         lagged: bool = False,
         autocast: torch.dtype | None = None,
@@ -91,7 +97,11 @@ class VRI(Method):
                 "bound": (bound, BOUNDS),
             },
             at_least={"samples": (samples, 1), "meta_every": (meta_every, 1), "label_dim": (label_dim, 1)},
-            not_negative={"kl_weight": kl_weight, "clean_weight": clean_weight, "meta_smoothing": meta_smoothing},
+            not_negative={
+                "kl_weight": kl_weight,
+                "clean_weight": clean_weight,
+                "meta_smoothing": meta_smoothing,
+            },
         )
         self.classifier = Classifier(model, num_classes, optimizer, head, feature_dim, autocast)
         self.model, self.num_classes, self.optimizer = model, num_classes, optimizer
@@ -99,18 +109,26 @@ class VRI(Method):
         self.kl_weight, self.kl_route = kl_weight, kl_route
         self.meta_every, self.clean_weight = meta_every, clean_weight
         self.meta_smoothing, self.lagged = meta_smoothing, lagged
+        self.lookahead = lookahead
         self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
         self.steps = 0
 
         device, dtype, width = self.classifier.device, self.classifier.dtype, self.classifier.feature_dim
         with seeded(draw_seed(self.generator), torch.device("cpu")):
-            meta = MetaNetwork(width, num_classes, hidden, label_dim, bound, log_var_bound)
-            prior = PriorNetwork(width, num_classes, hidden, bound, log_var_bound)
+            shape: dict[str, Any] = {
+                "hidden": hidden,
+                "bound": bound,
+                "log_var_bound": log_var_bound,
+                "initial_mean": initial_mean,
+                "normalize": normalize,
+            }
+            meta = MetaNetwork(width, num_classes, label_dim=label_dim, **shape)
+            prior = PriorNetwork(width, num_classes, **shape)
         self.meta_network = meta.to(device, dtype)
         self.prior_network = prior.to(device, dtype)
         self._meta_parameters = [*self.meta_network.parameters(), *self.prior_network.parameters()]
         self.meta_optimizer = (
-            torch.optim.Adam(self._meta_parameters, lr=meta_lr)
+            torch.optim.Adam(self._meta_parameters, lr=meta_lr, fused=True)
             if meta_optimizer is None
             else meta_optimizer(self._meta_parameters)
         )
@@ -173,14 +191,22 @@ class VRI(Method):
         meta_inputs, meta_labels = unpack(meta_batch, "meta", self.num_classes, self.classifier.device)
         noise, meta_seed = self._noise(len(labels)), draw_seed(self.generator)
         seen: dict[str, Tensor] = {}
+        rates = {n: rate for n, rate in self.classifier.rates.items() if n in self._look_ahead_names}
 
         def loss(logits: Tensor, features: Tensor) -> Tensor:  # ℓ of Eq. (eq:theta_step)
-            if self.kl_route == "features":
-                q, p = self.meta_network(features, labels), self.prior_network(features)
-                return objective.elbo_loss(q, p, noise, logits, labels, self.kl_weight, self.squash)
-            q = self.meta_network(features.detach(), labels)
-            vectors = objective.reparameterize(q, noise)
-            return objective.empirical_loss(vectors, logits, labels, self.squash)
+            if self.kl_route == "objective":
+                features = features.detach()
+            q, p = self.meta_network(features, labels), self.prior_network(features)
+            seen["kl"] = objective.gaussian_kl(q, p).mean()
+            rectified = objective.empirical_loss(
+                objective.reparameterize(q, noise), logits, labels, self.squash
+            )
+            return rectified if self.kl_route == "objective" else rectified + self.kl_weight * seen["kl"]
+
+        def penalty() -> (
+            Tensor | None
+        ):  # KL in the objective of φ and ω, unless it went through the look-ahead
+            return max(rates.values()) * self.kl_weight * seen["kl"] if self.kl_route == "objective" else None
 
         def meta_loss(theta: Mapping[str, Tensor]) -> Tensor:  # Eq. (eq:obj2)
             logits = self.classifier.at(theta, meta_inputs, meta_seed).logits
@@ -189,32 +215,20 @@ class VRI(Method):
             seen["loss"] = objective.meta_loss(logits, meta_labels, self.meta_smoothing)
             return seen["loss"]
 
-        rates = {n: rate for n, rate in self.classifier.rates.items() if n in self._look_ahead_names}
         gradient_of = list(self.classifier.parameters) if self.clean_weight else list(rates)
-        problem = LookAhead(
-            self.classifier, forward, loss, meta_loss, rates, self._meta_parameters, gradient_of
+        ahead = self._differentiate(
+            LookAhead(
+                self.classifier, forward, loss, meta_loss, rates, self._meta_parameters, gradient_of, penalty
+            )
         )
-        ahead = self._differentiate(problem)
-
-        # KL enters the objective of φ and ω here unless it went through the look-ahead
-        features = forward.outputs.features.detach()
-        with torch.enable_grad():
-            kl = objective.gaussian_kl(
-                self.meta_network(features, labels), self.prior_network(features)
-            ).mean()
-        gradient = ahead.meta
-        weight = max(rates.values()) * self.kl_weight
-        if self.kl_route == "objective" and weight > 0:
-            kl_gradient = torch.autograd.grad(weight * kl, self._meta_parameters)
-            gradient = [g + h for g, h in zip(gradient, kl_gradient, strict=True)]
-        for parameter, g in zip(self._meta_parameters, gradient, strict=True):
-            parameter.grad = g
+        for parameter, gradient in zip(self._meta_parameters, ahead.meta, strict=True):
+            parameter.grad = gradient
         self.meta_optimizer.step()
         self.meta_optimizer.zero_grad(set_to_none=True)
         return ahead, {
             "meta_loss": float(seen["loss"].detach()),
             "meta_accuracy": accuracy(seen["logits"], meta_labels),
-            "kl": float(kl.detach()),
+            "kl": float(seen["kl"].detach()),
         }
 
     def _differentiate(self, problem: LookAhead) -> MetaGradient:
@@ -243,13 +257,17 @@ class VRI(Method):
         gaussian: Gaussian = self.prior_network(features)
         return gaussian
 
-    def rectify(
-        self, logits: Tensor, features: Tensor, labels: Tensor, samples: int | None = None
-    ) -> Tensor:
+    def rectify(self, logits: Tensor, features: Tensor, labels: Tensor, samples: int | None = None) -> Tensor:
         """Draw rectifying vectors from the posterior and apply them: (samples, n, c) rectified logits."""
         posterior = self.posterior(features, labels)
         vectors = objective.reparameterize(posterior, self._noise(len(labels), samples))
         return objective.rectify(vectors, logits, self.squash)
+
+    def settings(self) -> dict[str, Any]:
+        """What a step depends on besides the state; shapes of the networks show in the state itself."""
+        names = ("samples", "kl_weight", "kl_route", "meta_every", "clean_weight", "meta_smoothing", "lagged")
+        lookahead = self.lookahead if isinstance(self.lookahead, str) else list(self.lookahead)
+        return {name: getattr(self, name) for name in names} | {"lookahead": lookahead}
 
     def state_dict(self) -> dict[str, Any]:
         """The three networks, both optimizers, the generator and the step count."""

@@ -1,0 +1,195 @@
+"""How the defaults of VRI were chosen: accuracy on a validation split, 3 seeds, two data sets, three kinds of noise.
+
+    python benchmarks/defaults.py --stage search --jobs 2     # MLP: one option at a time around the defaults
+    python benchmarks/defaults.py --stage long --jobs 2       # MLP on Fashion-MNIST, five times the steps
+    python benchmarks/defaults.py --stage cnn --jobs 2        # small CNN on Fashion-MNIST: the final check
+    python benchmarks/defaults.py --table                     # docs/defaults.md from the results so far
+
+Each run is one line in benchmarks/results/defaults.jsonl; a run that is there is not done again, so the search can
+be stopped and continued at any time. The baselines choose learning rate and weight decay from the same grid as VRI,
+for each data set, noise and model, on the same validation split. Test images are only looked at for the rows that
+were chosen.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vri import METHODS, backbones, data, noise, train
+
+RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
+PAGE = Path(__file__).parent.parent / "docs" / "defaults.md"
+
+NOISES = {"flip": 0.4, "uniform": 0.6, "instance": 0.4}
+SEEDS = (0, 1, 2)
+SIZES = {
+    "digits": {"train": 1000, "clean": 100, "validation": 330},
+    "fashion-mnist": {"train": 10_000, "clean": 1_000, "validation": 5_000},
+}
+PIXELS = {"digits": (0.3053, 0.3763), "fashion-mnist": (0.2860, 0.3530)}
+EPOCHS = {
+    ("digits", "mlp"): 70,
+    ("fashion-mnist", "mlp"): 10,
+    ("fashion-mnist", "mlp-long"): 50,
+    ("fashion-mnist", "cnn"): 10,
+}
+GRID = [(lr, decay) for lr in (0.02, 0.05, 0.1) for decay in (5e-4, 5e-3)]  # of the baselines
+VRI_GRID = GRID[:4]  # a smaller one for VRI: its runs are the expensive ones
+VARIANTS_AT = (0.05, 5e-3)
+BASELINES = ("cross-entropy", "clean-only", "fine-tuned")
+
+# written out, so that a result stays true when a default changes
+BASE: dict[str, Any] = {
+    "samples": 1,
+    "kl_weight": 1e-3,
+    "meta_every": 2,
+    "clean_weight": 2.0,
+    "kl_route": "objective",
+    "bound": "log_var",
+    "log_var_bound": 1.0,
+    "initial_mean": -2.0,
+    "normalize": True,
+    "squash": "sigmoid",
+    "meta_lr": 3e-4,
+    "meta_smoothing": 0.1,
+    "lookahead": "all",
+    "lagged": False,
+}
+# one option at a time around them, the ones in doubt first
+VARIANTS: list[dict[str, Any]] = [
+    {"meta_lr": 1e-3},
+    {"meta_smoothing": 0.0},
+    {"clean_weight": 1.0},
+    {"meta_every": 1, "clean_weight": 1.0},
+    {"initial_mean": 0.0},
+    {"meta_every": 5},
+    {"kl_weight": 1e-2},
+    {"kl_weight": 0.0},
+    {"normalize": False},
+    {"clean_weight": 0.0, "initial_mean": 0.0, "meta_every": 1, "meta_smoothing": 0.0, "normalize": False},
+    {"log_var_bound": 4.0},
+    {"samples": 2},
+    {"kl_route": "features"},
+    {"lagged": True},
+    {"initial_mean": -4.0},
+    {"lookahead": "head"},
+    {"squash": "tanh"},
+]
+
+Job = dict[str, Any]
+
+
+def jobs(stage: str) -> Iterable[Job]:
+    """The runs of a stage."""
+    if stage == "search":
+        problems, baseline_grid, vri_grid = [(d, "mlp") for d in SIZES], GRID, VRI_GRID
+    else:  # settings as chosen by the search
+        problems = [("fashion-mnist", {"long": "mlp-long", "cnn": "cnn"}[stage])]
+        baseline_grid = vri_grid = [(0.05, 5e-4)]
+    places = [{"dataset": d, "model": m, "noise": k, "seed": s} for d, m in problems for k in NOISES for s in SEEDS]
+    plans: list[tuple[str, Job, list[tuple[float, float]]]] = [(name, {}, baseline_grid) for name in BASELINES] + [
+        ("vri", BASE, vri_grid)
+    ]
+    if stage == "search":
+        plans += [("vri", BASE | change, [VARIANTS_AT]) for change in VARIANTS]
+    for method, options, grid in plans:
+        for place in places:
+            for lr, decay in grid:
+                yield place | {"method": method, "options": options, "lr": lr, "weight_decay": decay}
+
+
+def run(job: Job) -> Job:
+    """Train once; accuracy of the last epoch on validation and test images."""
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    images, seed = data.load(job["dataset"]), job["seed"]
+    split = data.split(images.train_y, sizes=SIZES[job["dataset"]], num_classes=10, seed=seed)
+    mean, std = PIXELS[job["dataset"]]
+
+    def part(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        index = split[name]
+        return data.to_float(images.train_x[index], mean=mean, std=std), images.train_y[index]
+
+    x, y = part("train")
+    rate = NOISES[job["noise"]]
+    drawn = noise.NOISES[job["noise"]](images.train_x[split["train"]], y, num_classes=10, rate=rate, seed=seed)
+    net = backbones.small_cnn(10, seed=seed) if job["model"] == "cnn" else backbones.mlp(x[0].numel(), 10, seed=seed)
+    sgd = torch.optim.SGD(net.parameters(), lr=job["lr"], momentum=0.9, weight_decay=job["weight_decay"])
+    generator = torch.Generator().manual_seed(seed)
+    method = METHODS[job["method"]](net, 10, sgd, generator=generator, **job["options"])
+    history = train(
+        method,
+        (x, drawn.labels),
+        part("clean"),
+        epochs=EPOCHS[job["dataset"], job["model"]],
+        validation_set=part("validation"),
+        test_set=(data.to_float(images.test_x, mean=mean, std=std), images.test_y),
+        seed=seed,
+        progress=False,
+    )
+    last = history[-1]
+    return job | {
+        "validation": last["validation_accuracy"],
+        "test": last["test_accuracy"],
+        "realised_rate": drawn.rate,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def key(job: Job) -> str:
+    """What a run is known by."""
+    names = ("dataset", "model", "noise", "seed", "method", "options", "lr", "weight_decay")
+    return json.dumps([job[n] for n in names], sort_keys=True)
+
+
+def read() -> dict[str, Job]:
+    if not RESULTS.exists():
+        return {}
+    return {key(r): r for r in map(json.loads, RESULTS.read_text().splitlines())}
+
+
+def search(stage: str, workers: int, minutes: float) -> None:
+    done = read()
+    todo: dict[str, Job] = {}
+    for job in jobs(stage):
+        if key(job) not in done:
+            todo.setdefault(key(job), job)
+    print(f"{stage}: {len(todo)} runs to do, {len(done)} done before", flush=True)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + 60 * minutes
+    with multiprocessing.get_context("spawn").Pool(workers) as pool, open(RESULTS, "a") as file:
+        start = time.monotonic()
+        for count, result in enumerate(pool.imap(run, todo.values()), 1):
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+            left = (len(todo) - count) * (time.monotonic() - start) / count
+            change = {k: v for k, v in result["options"].items() if v != BASE[k]}
+            name = f"{result['method']} {change or ''}"
+            where = f"{result['dataset']} {result['noise']} seed {result['seed']}"
+            print(
+                f"{count}/{len(todo)} {where} {name}: {result['validation']:.3f} ({left:.0f} s left)",
+                flush=True,
+            )
+            if time.monotonic() > deadline:
+                print("time is up; the same command goes on", flush=True)
+                pool.terminate()
+                return
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stage", choices=("search", "long", "cnn"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.stage:
+        search(given.stage, given.jobs, given.minutes)

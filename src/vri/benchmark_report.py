@@ -1,0 +1,184 @@
+"""The report of the benchmark: rows with their bars, the machine they were taken on, a table and a JSON file."""
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+from vri.checkpoint import atomic_write
+
+FORMAT = 1  # of the JSON file
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a value has to reach: `sign` is "<=", ">=" or "<"."""
+
+    sign: str
+    limit: float
+
+    def met(self, value: float) -> bool:
+        """Whether `value` reaches it; NaN never does."""
+        return {
+            "<=": value <= self.limit,
+            ">=": value >= self.limit,
+            "<": value < self.limit,
+        }[self.sign]
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.limit:g}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement: the median of its samples, and all of them."""
+
+    part: str  # heading under which it stands
+    name: str
+    samples: list[float]
+    unit: str = ""
+    bar: Bar | None = None
+
+    @property
+    def value(self) -> float:
+        """The median."""
+        return median(self.samples)
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """First and third quartile, where there is more than one sample."""
+        if len(self.samples) < 2:
+            return None
+        low, _, high = quantiles(self.samples, n=4, method="inclusive")
+        return low, high
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the value reaches the bar; None where there is none."""
+        return None if self.bar is None else self.bar.met(self.value)
+
+
+@dataclass
+class Report:
+    """All rows of a run, what they were taken on, and the raw times and sizes they come from."""
+
+    machine: dict[str, Any]
+    settings: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    raw: dict[str, Any] = field(default_factory=dict)  # by part: seconds or bytes, one list a variant
+    seconds: float = 0.0
+
+    @property
+    def missed(self) -> list[Row]:
+        """The rows whose bar isn't met."""
+        return [row for row in self.rows if row.met is False]
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON, whole or not at all."""
+        rows = [{**asdict(r), "value": r.value, "spread": r.spread, "met": r.met} for r in self.rows]
+        content = {
+            "format": FORMAT,
+            "machine": self.machine,
+            "settings": self.settings,
+            "seconds": self.seconds,
+            "rows": rows,
+            "raw": self.raw,
+        }
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(json.dumps(content, indent=1).encode() + b"\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Report":
+        """Read what `save` wrote."""
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if content.get("format") != FORMAT:
+            raise ValueError(f"{path} is no report of this version of `vri bench`: expected format {FORMAT}")
+        rows = [
+            Row(r["part"], r["name"], r["samples"], r["unit"], None if r["bar"] is None else Bar(**r["bar"]))
+            for r in content["rows"]
+        ]
+        return cls(content["machine"], content["settings"], rows, content["raw"], content["seconds"])
+
+
+def format_table(report: Report) -> str:
+    """The machine, then one line a measurement: value, quartiles, bar and whether it is met."""
+    lines = [f"{key}: {value}" for key, value in report.machine.items()]
+    lines += [f"{key}: {value}" for key, value in report.settings.items()]
+    header = ("measurement", "value", "quartiles", "bar", "met?")
+    cells = [
+        (
+            f"  {row.name}",
+            f"{_number(row.value)} {row.unit}".rstrip(),
+            "" if row.spread is None else f"{_number(row.spread[0])} … {_number(row.spread[1])}",
+            "" if row.bar is None else str(row.bar),
+            {None: "", True: "met", False: "missed"}[row.met],
+        )
+        for row in report.rows
+    ]
+    widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
+    lines += ["", _line(header, widths), _line(["-" * w for w in widths], widths)]
+    part = None
+    for row, line in zip(report.rows, cells, strict=True):
+        if row.part != part:
+            part = row.part
+            lines.append(part)
+        lines.append(_line(line, widths))
+    barred = sum(row.bar is not None for row in report.rows)
+    lines += ["", f"{barred - len(report.missed)} of {barred} bars met; {report.seconds:.0f} s"]
+    lines += [f"missed: {r.part}: {r.name}: {_number(r.value)}, bar {r.bar}" for r in report.missed]
+    return "\n".join(lines)
+
+
+def describe_machine(device: str) -> dict[str, Any]:
+    """What the numbers were taken on."""
+    machine: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory": _memory(),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    if hasattr(os, "getloadavg"):  # not on Windows; a busy machine explains a wide spread
+        machine["load before"] = round(os.getloadavg()[0], 2)
+    return machine
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def _memory() -> str:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return "unknown"
+    return f"{total / 2**30:.1f} GiB"
+
+
+def _number(value: float) -> str:
+    if value != value or (value != 0 and abs(value) < 1e-3):
+        return f"{value:.1e}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

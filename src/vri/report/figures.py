@@ -1,0 +1,69 @@
+"""Figures. Each is drawn from numbers that are also written as CSV beside it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by colour-blind readers; line styles carry the same in grey
+COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7")
+STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
+
+Curves = Mapping[str, npt.NDArray[np.float64]]  # name: (seeds, epochs)
+
+
+def accuracy_curves(axes: Axes, curves: Curves, colours: Mapping[str, str]) -> None:
+    """Mean test accuracy an epoch, with a band of one standard deviation over the seeds."""
+    for (name, runs), style in zip(curves.items(), STYLES, strict=False):
+        mean, sd = 100 * runs.mean(0), 100 * runs.std(0, ddof=1 if len(runs) > 1 else 0)
+        epochs = np.arange(1, len(mean) + 1)
+        axes.plot(epochs, mean, label=name, color=colours[name], linestyle=style, linewidth=1.8)
+        axes.fill_between(epochs, mean - sd, mean + sd, color=colours[name], alpha=0.18, linewidth=0)
+    axes.set(xlabel="epoch", ylabel="test accuracy (%)", xlim=(1, max(r.shape[1] for r in curves.values())))
+    axes.grid(alpha=0.3)
+
+
+def transition_heatmap(axes: Axes, matrix: npt.NDArray[np.float64], title: str) -> matplotlib.image.AxesImage:
+    """A transition matrix with its larger entries written out."""
+    image = axes.imshow(matrix, cmap="cividis", vmin=0, vmax=1)
+    classes = len(matrix)
+    for i in range(classes):
+        for j in range(classes):
+            if matrix[i, j] >= 0.05 and classes <= 12:
+                colour = "black" if matrix[i, j] > 0.5 else "white"
+                axes.text(j, i, f"{matrix[i, j]:.2f}", ha="center", va="center", fontsize=6.5, color=colour)
+    axes.set(title=title, xlabel="given label", ylabel="true class")
+    if classes <= 12:
+        axes.set_xticks(range(classes))
+        axes.set_yticks(range(classes))
+    return image
+
+
+def demo_figure(
+    path: Path,
+    title: str,
+    curves: Curves,
+    true_matrix: npt.NDArray[np.float64],
+    estimated_matrix: npt.NDArray[np.float64],
+) -> None:
+    """Accuracy curves, and the estimated transition matrix beside the true one."""
+    figure = Figure(figsize=(14.5, 4.6), layout="constrained", dpi=130)
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1.35, 1, 1))
+    accuracy_curves(left, curves, colours(list(curves)))
+    left.set_title("test accuracy, mean ± sd over seeds")
+    # below the axes, where it covers no data
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize=8.5)
+    transition_heatmap(middle, true_matrix, "true label transitions")
+    image = transition_heatmap(right, estimated_matrix, "estimated by VRI's classifier")
+    figure.colorbar(image, ax=[middle, right], label="P(given label | true class)", shrink=0.8)
+    figure.suptitle(title)
+    figure.savefig(path)
+
+
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """One colour a name, in order."""
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}

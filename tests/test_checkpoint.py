@@ -1,0 +1,244 @@
+"""Checkpoints: whole, plain, of this run; and kept when training diverges or is interrupted."""
+
+import errno
+import math
+import os
+import signal
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from loop_helpers import CLASSES, NAN, Recorder, cross_entropy, data, fit, vri
+from vri.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from vri.checks import DivergenceError
+from vri.methods import CrossEntropy, Method
+from vri.training import train
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# checkpoints
+
+
+def checksum(labels: Tensor) -> str:
+    return f"{zlib.crc32(labels.double().numpy().tobytes()):08x}"
+
+
+def test_other_settings_are_named(tmp_path: Path) -> None:
+    fit(cross_entropy(), out=tmp_path)
+    x, y = data(20)
+    options = {"epochs": 3, "batch_size": 4, "seed": 1, "progress": False, "out": tmp_path}
+    with pytest.raises(CheckpointError) as caught:
+        train(cross_entropy(lr=0.2), (x, y.flip(0)), schedule="constant", **options)
+    assert str(caught.value) == (
+        f"the checkpoint {tmp_path / 'checkpoint.pt'} is of another run: epochs was 2 and is 3; "
+        "batch_size was 5 and is 4; meta_batch_size was 5 and is 4; learning rates was [0.1] and is [0.2]; "
+        "schedule was 'cosine' and is 'constant'; seed was 0 and is 1; "
+        f"checksum of the training labels was {checksum(y)!r} and is {checksum(y.flip(0))!r}. "
+        "Use the same settings to go on; pass resume=False, or another out=, to start anew"
+    )
+    with pytest.raises(CheckpointError, match="method was 'CrossEntropy' and is 'Recorder'"):
+        fit(Recorder(), out=tmp_path)
+
+
+def test_other_model_is_refused(tmp_path: Path) -> None:
+    fit(cross_entropy(), out=tmp_path)
+    net = nn.Linear(4, CLASSES)
+    with pytest.raises(CheckpointError, match="does not fit the method: Error"):
+        fit(CrossEntropy(net, CLASSES, torch.optim.SGD(net.parameters(), lr=0.1)), out=tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "byte", "empty", "text", "code"])
+def test_damaged_checkpoint(damage: str, tmp_path: Path) -> None:
+    fit(cross_entropy(), out=tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    content = bytearray(path.read_bytes())
+    weights = load_checkpoint(path)["method"]["model"]["0.weight"].numpy().tobytes()
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "byte":
+        content[content.index(weights) + 5] ^= 1  # torch.load alone would not notice
+        path.write_bytes(content)
+    elif damage == "code":
+        torch.save({"format": 1, "settings": print}, path)
+    else:
+        path.write_bytes(b"" if damage == "empty" else b"not a checkpoint")
+    with pytest.raises(CheckpointError) as caught:
+        fit(cross_entropy(), out=tmp_path)
+    assert str(caught.value) == (
+        f"the checkpoint {path} is damaged: expected a whole file; delete it, or pass resume=False, "
+        "to start anew"
+    )
+    assert caught.value.__suppress_context__
+    fit(cross_entropy(), out=tmp_path, resume=False)
+
+
+def test_checkpoint_of_another_format(tmp_path: Path) -> None:
+    torch.save({"format": 99}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match="is of another version of vri: expected format 1"):
+        load_checkpoint(tmp_path / "a.pt")
+    torch.save([1], tmp_path / "b.pt")
+    with pytest.raises(CheckpointError, match="is no checkpoint of vri"):
+        load_checkpoint(tmp_path / "b.pt")
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(tmp_path / "c.pt")
+
+
+def test_checkpoint_holds_no_code(tmp_path: Path) -> None:
+    fit(vri(), meta_set=data(9), out=tmp_path)
+    torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    with pytest.raises(TypeError) as caught:
+        save_checkpoint(tmp_path / "a.pt", {"method": {"step": [1, print]}})
+    assert str(caught.value) == (
+        "state['method']['step'][1] is a builtin_function_or_method, which a checkpoint can't hold: expected "
+        "dict, list, tuple, str, int, float, bool, None or tensor; convert it in state_dict()"
+    )
+    assert not (tmp_path / "a.pt").exists()
+
+
+@pytest.mark.parametrize("function", ["os.replace", "os.fsync", "torch.save"])
+def test_failed_write_keeps_the_old_checkpoint(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"step": 1})
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(function, full)
+        with pytest.raises(OSError, match="No space left"):
+            save_checkpoint(path, {"step": 2})
+    assert load_checkpoint(path) == {"step": 1}
+    assert os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+def test_new_checkpoint_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def record_fsync(descriptor: int) -> None:
+        calls.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))  # type: ignore
+    save_checkpoint(tmp_path / "checkpoint.pt", {"step": 1})
+    assert calls == ["file", "replace", "folder"]
+
+
+# divergence and interrupts
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"loss": NAN}, "loss is nan"),
+        ({"loss": math.inf}, "loss is inf"),
+        ({"loss": 1.0, "kl": math.inf}, "kl is inf"),
+    ],
+)
+def test_divergence_keeps_the_checkpoint(metrics: dict[str, float], reason: str, tmp_path: Path) -> None:
+    with pytest.raises(DivergenceError) as caught:
+        fit(Recorder([{"loss": 1.0}] * 6 + [metrics]), out=tmp_path, schedule="constant")
+    path = tmp_path / "checkpoint.pt"
+    assert str(caught.value) == (
+        f"training diverged in epoch 2, step 7 of 8: {reason}. The checkpoint of step 4 is kept: {path}. Try "
+        "a lower learning rate (here it was 1), starting anew with resume=False or another out="
+    )
+    assert load_checkpoint(path)["step"] == 4
+
+
+def test_real_divergence(tmp_path: Path) -> None:
+    x, y = data(20)
+    method = cross_entropy(lr=1e30)
+    with pytest.raises(DivergenceError, match="training diverged in epoch 1, step 2 of 8") as caught:
+        train(method, (x, y), epochs=2, batch_size=5, out=tmp_path, checkpoint_every=1, progress=False)
+    assert isinstance(caught.value.__cause__, DivergenceError)
+    weights = load_checkpoint(tmp_path / "checkpoint.pt")["method"]["model"]
+    assert all(bool(value.isfinite().all()) for value in weights.values())
+
+
+def test_lost_weights_are_not_saved(tmp_path: Path) -> None:
+    method = Recorder()
+    original = method.step
+
+    def lose(batch: Any, meta_batch: Any = None) -> dict[str, float]:
+        if method.steps == 5:
+            method.model.weight.data[0, 0] = NAN
+        return original(batch, meta_batch)
+
+    method.step = lose  # type: ignore[method-assign]
+    with pytest.raises(
+        DivergenceError, match=r"epoch 2, step 6 of 8: weights are NaN or Inf. The checkpoint of"
+    ):
+        fit(method, out=tmp_path, checkpoint_every=3)
+    state = load_checkpoint(tmp_path / "checkpoint.pt")
+    assert state["step"] == 3
+    assert bool(state["method"]["model"]["weight"].isfinite().all())
+
+
+def interrupt_at(method: Method, step: int, times: int = 1) -> None:
+    original, count = method.step, 0
+
+    def interrupted(batch: Any, meta_batch: Any = None) -> dict[str, float]:
+        nonlocal count
+        if count == step:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        count += 1
+        return original(batch, meta_batch)
+
+    method.step = interrupted  # type: ignore[method-assign]
+
+
+def test_interrupt_finishes_the_step_and_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = cross_entropy()
+    fit(whole)
+    stopped = cross_entropy()
+    interrupt_at(stopped, 2)
+    with pytest.raises(KeyboardInterrupt):
+        fit(stopped, out=tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    assert capsys.readouterr().err == (
+        f"interrupted after step 3 of 8; {path} holds step 3: "
+        "the same call with resume=True goes on from there\n"
+    )
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resumed = cross_entropy()
+    fit(resumed, out=tmp_path)
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[key])
+
+
+def test_second_interrupt_stops_inside_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stopped = cross_entropy()
+    interrupt_at(stopped, 5, times=2)
+    with pytest.raises(KeyboardInterrupt):
+        fit(stopped, out=tmp_path)
+    assert load_checkpoint(tmp_path / "checkpoint.pt")["step"] == 4
+    assert "interrupted after step 5 of 8; " in capsys.readouterr().err
+
+
+def test_interrupt_without_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    stopped = cross_entropy()
+    interrupt_at(stopped, 0)
+    with pytest.raises(KeyboardInterrupt):
+        fit(stopped)
+    assert capsys.readouterr().err == (
+        "interrupted after step 1 of 8; nothing is saved: pass out= to be able to go on\n"
+    )
