@@ -30,7 +30,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "defaults.md"
 NOISES = {"flip": 0.4, "uniform": 0.6, "instance": 0.4}
 SEEDS = (0, 1, 2)
 SIZES = {
-    "digits": {"train": 1000, "clean": 100, "validation": 330},
+    "digits": {"train": 1000, "clean": 100, "validation": 270},
     "fashion-mnist": {"train": 10_000, "clean": 1_000, "validation": 5_000},
 }
 PIXELS = {"digits": (0.3053, 0.3763), "fashion-mnist": (0.2860, 0.3530)}
@@ -94,9 +94,9 @@ def jobs(stage: str) -> Iterable[Job]:
         problems = [("fashion-mnist", {"long": "mlp-long", "cnn": "cnn"}[stage])]
         baseline_grid = vri_grid = [(0.05, 5e-4)]
     places = [{"dataset": d, "model": m, "noise": k, "seed": s} for d, m in problems for k in NOISES for s in SEEDS]
-    plans: list[tuple[str, Job, list[tuple[float, float]]]] = [(name, {}, baseline_grid) for name in BASELINES] + [
-        ("vri", BASE, vri_grid)
-    ]
+    plans: list[tuple[str, Job, list[tuple[float, float]]]] = []
+    plans += [(name, {}, baseline_grid) for name in BASELINES]
+    plans += [("vri", BASE, vri_grid)]
     if stage == "search":
         plans += [("vri", BASE | change, [VARIANTS_AT]) for change in VARIANTS]
     for method, options, grid in plans:

@@ -39,8 +39,7 @@ class Reference:
         meta_smoothing: float = 0.0,
         lagged: bool = False,
         lookahead: Sequence[str] | None = None,  # names of θ's members that look ahead; all without it
-        head: str
-        | None = None,  # the layer whose input are the features; a model that returns both needs none
+        head: str | None = None,  # the layer whose input are the features; a model that returns both needs none
     ) -> None:
         self.samples, self.kl_weight, self.kl_route, self.squash = (
             samples,
@@ -52,15 +51,13 @@ class Reference:
         self.smoothing, self.lagged = meta_smoothing, lagged
         self.num_classes, self.steps = method.num_classes, 0
         # one deep copy of all, so that the copies of the optimizers hold the copies of the networks
-        self.model, self.meta_network, self.prior_network, self.optimizer, self.meta_optimizer = (
-            copy.deepcopy(
-                (
-                    method.model,
-                    method.meta_network,
-                    method.prior_network,
-                    method.optimizer,
-                    method.meta_optimizer,
-                )
+        self.model, self.meta_network, self.prior_network, self.optimizer, self.meta_optimizer = copy.deepcopy(
+            (
+                method.model,
+                method.meta_network,
+                method.prior_network,
+                method.optimizer,
+                method.meta_optimizer,
             )
         )
         self.generator = torch.Generator()
@@ -119,9 +116,7 @@ class Reference:
         ahead = {n: p - rates[p] * step[n] for n, p in theta.items()}  # eq:theta_step
 
         # g is the gradient at θ̂; a parameter that stays where it is gets a leaf of its own there
-        everything = {
-            n: ahead[n] if n in ahead else p.detach().requires_grad_() for n, p in self.theta.items()
-        }
+        everything = {n: ahead[n] if n in ahead else p.detach().requires_grad_() for n, p in self.theta.items()}
         meta_z, _ = self._forward(everything, meta_x, meta_seed)
         meta_loss = F.cross_entropy(meta_z, meta_y, label_smoothing=self.smoothing)  # eq:obj2
         clean = self._gradient(meta_loss, everything, retain_graph=True)
@@ -136,9 +131,7 @@ class Reference:
         networks = {"model": self.model, "meta": self.meta_network, "prior": self.prior_network}
         return {f"{part}.{k}": v for part, net in networks.items() for k, v in net.state_dict().items()}
 
-    def _forward(
-        self, theta: Parameters, inputs: Any, seed: int, keep_buffers: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def _forward(self, theta: Parameters, inputs: Any, seed: int, keep_buffers: bool = False) -> tuple[Tensor, Tensor]:
         buffers = {} if keep_buffers else {n: b.clone() for n, b in self.model.named_buffers()}
         args = inputs if isinstance(inputs, tuple) else (inputs,)
         self.features.clear()
@@ -172,9 +165,7 @@ class Reference:
 
     @staticmethod
     def _gradient(loss: Tensor, of: Parameters, **options: bool) -> Parameters:
-        grads = torch.autograd.grad(
-            loss, list(of.values()), **options, allow_unused=True, materialize_grads=True
-        )
+        grads = torch.autograd.grad(loss, list(of.values()), **options, allow_unused=True, materialize_grads=True)
         return dict(zip(of, grads, strict=True))
 
 

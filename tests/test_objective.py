@@ -178,9 +178,7 @@ def test_empirical_loss_is_the_double_sum(squash: str) -> None:
 def test_gradient_of_the_empirical_loss_in_the_logits(squash: str) -> None:
     """π(v) ⊙ (softmax(π(v) ⊙ z) − y) / n."""
     vectors, logits = numbers(1, N, C, seed=42), numbers(N, C, seed=43).requires_grad_()
-    (gradient,) = torch.autograd.grad(
-        objective.empirical_loss(vectors, logits, LABELS, SQUASHES[squash]), logits
-    )
+    (gradient,) = torch.autograd.grad(objective.empirical_loss(vectors, logits, LABELS, SQUASHES[squash]), logits)
     pi = SQUASHES[squash](vectors[0])
     close(gradient, pi * ((pi * logits.detach()).softmax(1) - F.one_hot(LABELS, C)) / N)
 

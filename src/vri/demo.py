@@ -41,7 +41,7 @@ class Setting:
 
 SETTINGS = {
     "digits": Setting(
-        noisy=1300,
+        noisy=1200,
         clean=100,
         epochs=60,
         mean=0.3053,
@@ -89,6 +89,10 @@ def run(
         raise ValueError(f"seeds={seeds}: expected 1 or more")
     if epochs is not None and epochs < 1:
         raise ValueError(f"epochs={epochs}: expected 1 or more")
+    if not 0 <= rate <= 1:
+        raise ValueError(f"rate is {rate}: expected a share from 0 to 1")
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"{out} is a file, expected a folder; give another --out")
     images, setting, start = data.load(dataset, root), SETTINGS[dataset], time.perf_counter()
     epochs = epochs or setting.epochs
     jobs = [(name, seed) for seed in range(seeds) for name in (*METHODS, SKYLINE)]
