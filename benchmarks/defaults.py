@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from vri import METHODS, backbones, data, noise, train
+from vri import METHODS, backbones, data, evaluate, noise, train
 
 RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
 PAGE = Path(__file__).parent.parent / "docs" / "defaults.md"
@@ -95,10 +95,12 @@ def jobs(stage: str) -> Iterable[Job]:
         baseline_grid = vri_grid = [(0.05, 5e-4)]
     places = [{"dataset": d, "model": m, "noise": k, "seed": s} for d, m in problems for k in NOISES for s in SEEDS]
     plans: list[tuple[str, Job, list[tuple[float, float]]]] = []
-    plans += [(name, {}, baseline_grid) for name in BASELINES]
-    plans += [("vri", BASE, vri_grid)]
     if stage == "search":
-        plans += [("vri", BASE | change, [VARIANTS_AT]) for change in VARIANTS]
+        plans += [("vri", BASE | change, [VARIANTS_AT]) for change in ({}, *VARIANTS[:6])]
+    plans += [("vri", BASE, vri_grid)]
+    plans += [(name, {}, baseline_grid) for name in BASELINES]
+    if stage == "search":
+        plans += [("vri", BASE | change, [VARIANTS_AT]) for change in VARIANTS[6:]]
     for method, options, grid in plans:
         for place in places:
             for lr, decay in grid:
@@ -124,20 +126,18 @@ def run(job: Job) -> Job:
     sgd = torch.optim.SGD(net.parameters(), lr=job["lr"], momentum=0.9, weight_decay=job["weight_decay"])
     generator = torch.Generator().manual_seed(seed)
     method = METHODS[job["method"]](net, 10, sgd, generator=generator, **job["options"])
-    history = train(
+    train(
         method,
         (x, drawn.labels),
         part("clean"),
         epochs=EPOCHS[job["dataset"], job["model"]],
-        validation_set=part("validation"),
-        test_set=(data.to_float(images.test_x, mean=mean, std=std), images.test_y),
         seed=seed,
         progress=False,
     )
-    last = history[-1]
+    test = (data.to_float(images.test_x, mean=mean, std=std), images.test_y)
     return job | {
-        "validation": last["validation_accuracy"],
-        "test": last["test_accuracy"],
+        "validation": evaluate(net, part("validation"))["accuracy"],
+        "test": evaluate(net, test)["accuracy"],
         "realised_rate": drawn.rate,
         "seconds": time.perf_counter() - start,
     }

@@ -85,9 +85,7 @@ def _stamp(path: Path) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20, help="runs to kill")
     parser.add_argument("--kills-a-round", type=int, default=1, help="times each run is killed")
     parser.add_argument("--epochs", type=int, default=6)
@@ -110,9 +108,7 @@ def main() -> int:
     print(f"{same} of {len(rounds)} bit-identical")
     if options.out is not None:
         settings = {"epochs": options.epochs, "seed": options.seed, "torch": torch.__version__}
-        options.out.write_text(
-            json.dumps({"identical": same, "of": len(rounds), **settings, "rounds": rounds})
-        )
+        options.out.write_text(json.dumps({"identical": same, "of": len(rounds), **settings, "rounds": rounds}))
     return 0 if same == len(rounds) else 1
 
 

@@ -24,9 +24,7 @@ def main(folder: str, epochs: int) -> None:
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)
-        )
+        model = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     method = VRI(model, 10, optimizer, hidden=(32,), label_dim=8, meta_every=2)
     train(

@@ -34,9 +34,7 @@ def test_every_backbone_is_in_the_dict() -> None:
 
 
 @pytest.mark.parametrize(("name", "factory", "shape"), CASES, ids=IDS)
-def test_logits_of_a_fixed_size_from_a_linear_last_layer(
-    name: str, factory: Factory, shape: tuple[int, ...]
-) -> None:
+def test_logits_of_a_fixed_size_from_a_linear_last_layer(name: str, factory: Factory, shape: tuple[int, ...]) -> None:
     model = factory(0).eval()
     with torch.no_grad():
         logits = model(images(2, shape))
@@ -67,9 +65,7 @@ def test_without_a_seed_weights_come_from_the_global_rng() -> None:
 
 
 def test_resnet32_size_counted_by_hand() -> None:
-    def block(
-        a: int, b: int
-    ) -> int:  # two BatchNorms, two 3x3 convolutions, 1x1 shortcut if the width changes
+    def block(a: int, b: int) -> int:  # two BatchNorms, two 3x3 convolutions, 1x1 shortcut if the width changes
         return 2 * a + 9 * a * b + 2 * b + 9 * b * b + (a * b if a != b else 0)
 
     stem, last_norm, head = 9 * 3 * 16, 2 * 64, 64 * 10 + 10
@@ -170,17 +166,13 @@ def test_convolutions_start_he_normal(model: nn.Sequential) -> None:
 # Forward mode makes torch 2.13 compile rules with a function of its own that it has deprecated.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(("name", "factory", "shape"), CASES, ids=IDS)
-def test_forward_mode_derivative_agrees_with_reverse_mode(
-    name: str, factory: Factory, shape: tuple[int, ...]
-) -> None:
+def test_forward_mode_derivative_agrees_with_reverse_mode(name: str, factory: Factory, shape: tuple[int, ...]) -> None:
     model = factory(0).double()
     x = images(4, shape)[..., :8, :8].double()  # cropped for speed
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     buffers = {name: b.clone() for name, b in model.named_buffers()}
     generator = torch.Generator().manual_seed(2)
-    direction = {
-        name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in parameters.items()
-    }
+    direction = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in parameters.items()}
     weights = torch.randn(4, 7, generator=generator, dtype=torch.float64)
 
     def loss(params: dict[str, Tensor]) -> Tensor:

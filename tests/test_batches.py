@@ -191,8 +191,7 @@ class Stream(IterableDataset[int]):
         (
             (torch.zeros(3), torch.zeros(4)),
             ValueError,
-            "the tensors of the data set have 3 and 4 rows; expected as many labels as inputs: "
-            "cut them to one length",
+            "the tensors of the data set have 3 and 4 rows; expected as many labels as inputs: cut them to one length",
         ),
         (
             (np.zeros(3), np.zeros(3)),

@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,6 @@ from vri.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from vri.checks import DivergenceError
 from vri.methods import CrossEntropy, Method
 from vri.training import train
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
 
 # checkpoints
 
@@ -77,8 +67,7 @@ def test_damaged_checkpoint(damage: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         fit(cross_entropy(), out=tmp_path)
     assert str(caught.value) == (
-        f"the checkpoint {path} is damaged: expected a whole file; delete it, or pass resume=False, "
-        "to start anew"
+        f"the checkpoint {path} is damaged: expected a whole file; delete it, or pass resume=False, to start anew"
     )
     assert caught.value.__suppress_context__
     fit(cross_entropy(), out=tmp_path, resume=False)
@@ -108,9 +97,7 @@ def test_checkpoint_holds_no_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("function", ["os.replace", "os.fsync", "torch.save"])
-def test_failed_write_keeps_the_old_checkpoint(
-    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_old_checkpoint(function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(path, {"step": 1})
 
@@ -125,9 +112,7 @@ def test_failed_write_keeps_the_old_checkpoint(
     assert os.listdir(tmp_path) == ["checkpoint.pt"]
 
 
-def test_new_checkpoint_is_on_the_disk_before_it_gets_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_checkpoint_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace
 
@@ -183,9 +168,7 @@ def test_lost_weights_are_not_saved(tmp_path: Path) -> None:
         return original(batch, meta_batch)
 
     method.step = lose  # type: ignore[method-assign]
-    with pytest.raises(
-        DivergenceError, match=r"epoch 2, step 6 of 8: weights are NaN or Inf. The checkpoint of"
-    ):
+    with pytest.raises(DivergenceError, match=r"epoch 2, step 6 of 8: weights are NaN or Inf. The checkpoint of"):
         fit(method, out=tmp_path, checkpoint_every=3)
     state = load_checkpoint(tmp_path / "checkpoint.pt")
     assert state["step"] == 3
@@ -215,8 +198,7 @@ def test_interrupt_finishes_the_step_and_saves(tmp_path: Path, capsys: pytest.Ca
         fit(stopped, out=tmp_path)
     path = tmp_path / "checkpoint.pt"
     assert capsys.readouterr().err == (
-        f"interrupted after step 3 of 8; {path} holds step 3: "
-        "the same call with resume=True goes on from there\n"
+        f"interrupted after step 3 of 8; {path} holds step 3: the same call with resume=True goes on from there\n"
     )
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resumed = cross_entropy()

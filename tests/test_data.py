@@ -85,20 +85,17 @@ def test_split_depends_on_the_seed_and_leaves_the_global_rng() -> None:
         (
             [0, 0, 0, 1],
             {"a": 4, "b": -1},
-            "class 1 has 1 samples; a balanced split into {'a': 4} expected at least 2: "
-            "ask for smaller parts",
+            "class 1 has 1 samples; a balanced split into {'a': 4} expected at least 2: ask for smaller parts",
         ),
         (
             [0, 0, 0],
             {"a": 2},
-            "class 1 has 0 samples; a balanced split into {'a': 2} expected at least 1: "
-            "ask for smaller parts",
+            "class 1 has 0 samples; a balanced split into {'a': 2} expected at least 1: ask for smaller parts",
         ),
         (
             [0, 0, 1, 1],
             {"a": 3, "b": 3},
-            "class 0 has 2 samples; a balanced split into {'a': 3, 'b': 3} expected at least 3: "
-            "ask for smaller parts",
+            "class 0 has 2 samples; a balanced split into {'a': 3, 'b': 3} expected at least 3: ask for smaller parts",
         ),
         (
             [0, 1],
@@ -152,9 +149,7 @@ def test_to_float_scales_then_normalises_each_channel() -> None:
     torch.testing.assert_close(data.to_float(x, 0.5, 0.5).flatten(), torch.tensor([-1.0, -0.6, 1.0]))
     by_channel = data.to_float(x, mean=(0.1, 0.2, 0.3), std=(1.0, 2.0, 0.5))
     torch.testing.assert_close(by_channel.flatten(), torch.tensor([-0.1, 0.0, 1.4]))
-    torch.testing.assert_close(
-        data.to_float(x[0], std=(1.0, 2.0, 4.0)).flatten(), torch.tensor([0, 0.1, 0.25])
-    )
+    torch.testing.assert_close(data.to_float(x[0], std=(1.0, 2.0, 4.0)).flatten(), torch.tensor([0, 0.1, 0.25]))
     assert by_channel.dtype == torch.float32
     assert x.flatten().tolist() == [0, 51, 255]
 
@@ -206,13 +201,11 @@ def test_read_idx(tmp_path: Path) -> None:
         (idx_bytes((2, 2), b"abcde"), "holds 5 values; expected 4 for shape (2, 2): fetch the file again"),
         (
             b"\0\0\x0d\x01\0\0\0\x01abcd",  # 0x0d is the code of 32-bit floats
-            "starts with 00 00 0d 01; expected the idx header 00 00 08 and an axis count: "
-            "fetch the file again",
+            "starts with 00 00 0d 01; expected the idx header 00 00 08 and an axis count: fetch the file again",
         ),
         (
             b"PNG!more",
-            "starts with 50 4e 47 21; expected the idx header 00 00 08 and an axis count: "
-            "fetch the file again",
+            "starts with 50 4e 47 21; expected the idx header 00 00 08 and an axis count: fetch the file again",
         ),
         (
             b"",
@@ -234,9 +227,7 @@ def test_read_idx_refuses_damaged_gzip(tmp_path: Path) -> None:
     broken = packed[:30] + bytes([packed[30] ^ 0xFF]) + packed[31:]
     for content in (packed[:-20], b"not gzip at all", broken):
         path.write_bytes(content)
-        with pytest.raises(
-            ValueError, match=r"file\.gz cannot be unpacked \(.+\); expected a whole gzip file: "
-        ):
+        with pytest.raises(ValueError, match=r"file\.gz cannot be unpacked \(.+\); expected a whole gzip file: "):
             read_idx(path)
 
 

@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,6 @@ _spec.loader.exec_module(kill_and_resume)
 CLASSES, STEPS = 3, 10  # 2 epochs of 5 steps
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads of a busy machine wait for each other at every tiny operation."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.slow
 def test_killed_run_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     reference = kill_and_resume.start(tmp_path / "whole", epochs=6)
@@ -53,9 +44,7 @@ class Stop(Exception):
 def model() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Sequential(
-            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, CLASSES)
-        )
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, CLASSES))
 
 
 def vri(**options: Any) -> Method:

@@ -6,7 +6,6 @@ import math
 import pickle
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ from vri.checks import DivergenceError
 from vri.evaluation import memorisation
 from vri.methods import FineTuned
 from vri.training import SCHEDULES, evaluate, train
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
 
 # the loop
 
@@ -124,9 +114,7 @@ def test_history() -> None:
     ]
     seen: list[dict[str, Any]] = []
     method = Recorder(steps)
-    history = fit(
-        method, epochs=1, test_set=data(9), validation_set=data(6), on_epoch=seen.append, schedule="constant"
-    )
+    history = fit(method, epochs=1, test_set=data(9), validation_set=data(6), on_epoch=seen.append, schedule="constant")
     assert history == seen
     (row,) = history
     assert type(history) is list
@@ -257,8 +245,7 @@ EMPTY = (torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
         ),
         (
             {"true_labels": torch.zeros(7)},
-            "true_labels has 7 labels for 20 training samples; "
-            "expected one for each, in the order of the training set",
+            "true_labels has 7 labels for 20 training samples; expected one for each, in the order of the training set",
         ),
         (
             {"log_tensorboard": True, "out": None},

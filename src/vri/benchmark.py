@@ -1,16 +1,13 @@
 """The benchmark behind `vri bench`: accuracy of the meta gradient, time and memory of a step, and overhead.
 
-All ratios are taken side by side: the variants take turns step by step, so that a busy machine slows all of them
-alike, and a ratio is the median over rounds of the ratios within a round.
+All ratios are taken side by side: the variants take turns step by step, so that a busy machine slows all of
+them alike, and a ratio is the median over rounds of the ratios within a round.
 """
 
 import gc
-import json
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,6 +25,7 @@ from vri.benchmark_timing import (
     Samples,
     Sizes,
     images,
+    in_a_fresh_process,
     measure_overhead,
     measure_time,
     ratios,
@@ -56,9 +54,7 @@ def run(
     """
     unknown = sorted(set(only or ()) - set(PARTS))
     if unknown:
-        raise ValueError(
-            f"only={', '.join(unknown)} is no part of the benchmark: expected {', '.join(PARTS)}"
-        )
+        raise ValueError(f"only={', '.join(unknown)} is no part of the benchmark: expected {', '.join(PARTS)}")
     sizes = QUICK if quick else FULL
     settings = {"quick": quick, "batch": sizes.batch, "image": sizes.image}
     report, start = Report(describe_machine(device), settings), time.perf_counter()
@@ -104,13 +100,11 @@ class _Transformer(nn.Module):
 
 def _mlp_with_dropout() -> nn.Module:
     dropout = nn.Dropout(0.3)
-    return nn.Sequential(
-        nn.Linear(20, 32), nn.ReLU(), dropout, nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 4)
-    )
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), dropout, nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # builder, shape of an input
-    "ResNet-32": (partial(resnet32, 4), (3, 16, 16)),
+    "ResNet-32": (partial(resnet32, 4), (3, 8, 8)),
     "MLP with dropout": (_mlp_with_dropout, (20,)),
     "GRU": (_Recurrent, (7, 6)),
     "transformer encoder": (_Transformer, (7, 16)),
@@ -129,9 +123,7 @@ def measure_accuracy(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, An
         for name, (build, shape) in NETWORKS.items():
             differences: Samples = {way: [] for way in bars}
             for route in routes:
-                reference = _meta_gradient(
-                    build, shape, dtype, device, {"hypergradient": "backprop", **route}
-                )
+                reference = _meta_gradient(build, shape, dtype, device, {"hypergradient": "backprop", **route})
                 for way in bars:
                     gradient = _meta_gradient(build, shape, dtype, device, {"hypergradient": way, **route})
                     differences[way].append(float((gradient - reference).norm() / reference.norm()))
@@ -164,8 +156,9 @@ def _meta_gradient(
 
 # memory
 
-# A block of 64 KiB or more then comes from the system and goes back to it when it is freed, so the resident set
-# is what is in use and not what the allocator holds back; one arena keeps threads from holding pools of their own.
+# For glibc: a block of 64 KiB or more then comes from the system and goes back to it when it is freed, so the
+# resident set is what is in use, not what the allocator holds back; one arena keeps threads from pools of their
+# own. Elsewhere these names mean nothing.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
@@ -175,7 +168,8 @@ def measure_memory(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]
     used: Samples = {name: [] for name in names}
     for _ in range(sizes.memory_runs):
         for name in names:
-            used[name].append(_peak_in_a_fresh_process(name, sizes, device))
+            request = {"name": name, "sizes": asdict(sizes), "device": device}
+            used[name].append(in_a_fresh_process("vri.benchmark:peak_of_a_step", request, _ALLOCATOR))
     part = f"peak memory of a step, {Layout()}, {CE} = 1"
     rows = [Row(part, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB")]
     bars = {"jvp": Bar("<=", 2.4)}
@@ -184,33 +178,19 @@ def measure_memory(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]
     return rows, {"bytes": used}
 
 
-def _peak_in_a_fresh_process(name: str, sizes: Sizes, device: str) -> float:
-    code = "import sys; from vri.benchmark import peak_of_a_step; peak_of_a_step(sys.argv[1])"
-    asked = json.dumps({"name": name, "sizes": asdict(sizes), "device": device})
-    done = subprocess.run(
-        [sys.executable, "-c", code, asked],
-        env={**os.environ, **_ALLOCATOR},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout.split()[-1])
-
-
-def peak_of_a_step(asked: str) -> None:
-    """Print the bytes that steps of one variant take; run in a process of its own."""
-    request = json.loads(asked)
+def peak_of_a_step(request: Mapping[str, Any]) -> int:
+    """Bytes that steps of one variant take; for a process of its own."""
     name, device, sizes = request["name"], request["device"], Sizes(**request["sizes"])
     batch, meta_batch = images(sizes, Layout(), device), images(sizes, Layout(), device, seed=1)
     method = resnet_method(name, Layout(), device)
     with torch_warnings_ignored():
-        # another method of the same kind loads what torch loads at first use; its optimizer state doesn't count
+        # another method of the same kind makes torch load its kernels; the state of the optimizers counts
         resnet_method(name, Layout(), device).step(*((x[:4], y[:4]) for x, y in (batch, meta_batch)))
         gc.collect()
         before = _start_peak(device)
         for _ in range(sizes.memory_steps):
             method.step(batch, meta_batch)
-    print(_peak(device) - before)
+    return _peak(device) - before
 
 
 def _start_peak(device: str) -> int:

@@ -1,4 +1,4 @@
-"""The report of the benchmark: rows with their bars, the machine they were taken on, a table and a JSON file."""
+"""The report of the benchmark: rows with their bars, the machine, a table and a JSON file."""
 
 import datetime
 import json
@@ -38,18 +38,19 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: the median of its samples, and all of them."""
+    """One measurement: the median of its samples, and all of them; without samples, `note` says why."""
 
     part: str  # heading under which it stands
     name: str
     samples: list[float]
     unit: str = ""
     bar: Bar | None = None
+    note: str = ""
 
     @property
-    def value(self) -> float:
+    def value(self) -> float | None:
         """The median."""
-        return median(self.samples)
+        return median(self.samples) if self.samples else None
 
     @property
     def spread(self) -> tuple[float, float] | None:
@@ -61,8 +62,8 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the value reaches the bar; None where there is none."""
-        return None if self.bar is None else self.bar.met(self.value)
+        """Whether the value reaches the bar; None where there is no bar. What wasn't measured doesn't."""
+        return None if self.bar is None else self.value is not None and self.bar.met(self.value)
 
 
 @dataclass
@@ -103,7 +104,9 @@ class Report:
         if content.get("format") != FORMAT:
             raise ValueError(f"{path} is no report of this version of `vri bench`: expected format {FORMAT}")
         rows = [
-            Row(r["part"], r["name"], r["samples"], r["unit"], None if r["bar"] is None else Bar(**r["bar"]))
+            Row(
+                **{key: r[key] for key in ("part", "name", "samples", "unit", "note")}, bar=r["bar"] and Bar(**r["bar"])
+            )
             for r in content["rows"]
         ]
         return cls(content["machine"], content["settings"], rows, content["raw"], content["seconds"])
@@ -117,7 +120,7 @@ def format_table(report: Report) -> str:
     cells = [
         (
             f"  {row.name}",
-            f"{_number(row.value)} {row.unit}".rstrip(),
+            f"{_number(row.value)} {row.unit}".rstrip() if row.samples else "none",
             "" if row.spread is None else f"{_number(row.spread[0])} … {_number(row.spread[1])}",
             "" if row.bar is None else str(row.bar),
             {None: "", True: "met", False: "missed"}[row.met],
@@ -131,7 +134,7 @@ def format_table(report: Report) -> str:
         if row.part != part:
             part = row.part
             lines.append(part)
-        lines.append(_line(line, widths))
+        lines.append(_line(line, widths) + (f"  ({row.note})" if row.note else ""))
     barred = sum(row.bar is not None for row in report.rows)
     lines += ["", f"{barred - len(report.missed)} of {barred} bars met; {report.seconds:.0f} s"]
     lines += [f"missed: {r.part}: {r.name}: {_number(r.value)}, bar {r.bar}" for r in report.missed]
@@ -174,7 +177,9 @@ def _memory() -> str:
     return f"{total / 2**30:.1f} GiB"
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return "none"
     if value != value or (value != 0 and abs(value) < 1e-3):
         return f"{value:.1e}"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"

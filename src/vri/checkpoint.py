@@ -60,9 +60,7 @@ def check_settings(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any])
     """Refuse to go on with other settings, naming all that differ."""
     names = [*now, *(name for name in saved if name not in now)]
     different = [
-        f"{name} was {saved.get(name)!r} and is {now.get(name)!r}"
-        for name in names
-        if saved.get(name) != now.get(name)
+        f"{name} was {saved.get(name)!r} and is {now.get(name)!r}" for name in names if saved.get(name) != now.get(name)
     ]
     if different:
         raise CheckpointError(

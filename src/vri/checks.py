@@ -1,5 +1,6 @@
 """Checks at the border: each error says what came, what was expected and how to mend it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,8 +13,10 @@ class DivergenceError(FloatingPointError):
     """Training produced NaN or Inf."""
 
 
-def unpack(batch: Batch, what: str, num_classes: int, device: torch.device) -> tuple[Any, Tensor]:
-    """Inputs and labels of a batch, on `device`, labels checked."""
+def unpack(
+    batch: Batch, what: str, num_classes: int, device: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Any, Tensor]:
+    """Inputs and labels of a batch, on `device`; labels checked, soft ones in `dtype`."""
     if not isinstance(batch, (tuple, list)) or len(batch) < 2:
         got = (
             f"{type(batch).__name__} of length {len(batch)}"
@@ -31,7 +34,8 @@ def unpack(batch: Batch, what: str, num_classes: int, device: torch.device) -> t
         raise ValueError(
             f"the {what} batch has {size} inputs but {len(labels)} labels; expected one label for each input"
         )
-    return to_device(inputs, device), labels.to(device, non_blocking=True)
+    kind = dtype if labels.is_floating_point() else torch.long
+    return to_device(inputs, device), labels.to(device, kind, non_blocking=True)
 
 
 def check_labels(labels: Any, num_classes: int, what: str) -> None:
@@ -42,9 +46,7 @@ def check_labels(labels: Any, num_classes: int, what: str) -> None:
             "convert them with torch.as_tensor(labels)"
         )
     if labels.ndim == 0 or len(labels) == 0:
-        raise ValueError(
-            f"the {what} batch is empty: expected at least one sample; check the data set and its filter"
-        )
+        raise ValueError(f"the {what} batch is empty: expected at least one sample; check the data set and its filter")
     if labels.is_floating_point():
         if labels.ndim != 2 or labels.shape[1] != num_classes:
             raise ValueError(
@@ -52,9 +54,7 @@ def check_labels(labels: Any, num_classes: int, what: str) -> None:
                 f"{tuple(labels.shape)}: expected class indices (integers, shape (n,)) or probability vectors "
                 f"(shape (n, {num_classes})); if they are indices, convert them with labels.long()"
             )
-        if bool((labels < 0).any()) or not torch.allclose(
-            labels.sum(1), labels.new_ones(len(labels)), atol=1e-3
-        ):
+        if bool((labels < 0).any()) or not torch.allclose(labels.sum(1), labels.new_ones(len(labels)), atol=1e-3):
             raise ValueError(
                 f"the {what} labels are vectors that are not probabilities: expected rows that are "
                 "non-negative and sum to 1; normalise them first"
@@ -110,7 +110,7 @@ def to_device(inputs: Any, device: torch.device) -> Any:
     """Move a tensor, or a tuple or mapping of them."""
     if isinstance(inputs, Tensor):
         return inputs.to(device, non_blocking=True)
-    if isinstance(inputs, dict):
+    if isinstance(inputs, Mapping):
         return {key: to_device(value, device) for key, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
         return tuple(to_device(value, device) for value in inputs)
@@ -119,6 +119,6 @@ def to_device(inputs: Any, device: torch.device) -> Any:
 
 def _length(inputs: Any) -> int:
     first = inputs
-    while isinstance(first, (tuple, list, dict)):
-        first = next(iter(first.values())) if isinstance(first, dict) else first[0]
+    while isinstance(first, (tuple, list, Mapping)):
+        first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
     return len(first)

@@ -1,13 +1,13 @@
 """Any `nn.Module` seen as the classifier F_θ of the paper: logits and features, at θ or at other parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from vri.checks import check_finite
+from vri.checks import Batch, check_finite, unpack
 from vri.randomness import seeded
 
 Parameters = dict[str, Tensor]
@@ -65,6 +65,10 @@ class Classifier:
         by_tensor = {p: float(g["lr"]) for g in self.optimizer.param_groups for p in g["params"]}
         return {name: by_tensor[p] for name, p in self.parameters.items()}
 
+    def unpack(self, batch: Batch, what: str) -> tuple[Any, Tensor]:
+        """Inputs and labels of a batch, checked, where and as the model wants them."""
+        return unpack(batch, what, self.num_classes, self.device, self.dtype)
+
     def forward(self, inputs: Any, seed: int) -> Forward:
         """The training forward: keeps its graph and moves BatchNorm's buffers."""
         outputs = self._run(inputs, seed)
@@ -120,7 +124,9 @@ class Classifier:
     def _run(self, inputs: Any, seed: int, autocast: bool = True) -> Outputs:
         seen: list[Tensor] = []
         hook = (
-            self._head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+            self._head.register_forward_pre_hook(
+                lambda _, args, kwargs: seen.append(next(iter((*args, *kwargs.values())))), with_kwargs=True
+            )
             if self._head is not None
             else None
         )
@@ -130,7 +136,7 @@ class Classifier:
                 seeded(seed, self.device),
                 torch.autocast(self.device.type, self.autocast, enabled=enabled)
                 if self.autocast is not None
-                else _unchanged(),
+                else nullcontext(),
             ):
                 out = call(self.model, inputs)
         finally:
@@ -139,6 +145,14 @@ class Classifier:
         return self._outputs(out, seen)
 
     def _outputs(self, out: Any, seen: list[Tensor]) -> Outputs:
+        if isinstance(out, Mapping):
+            out = out.get("logits")
+        out = getattr(out, "logits", out)
+        if not isinstance(out, (Tensor, tuple, list)):
+            raise TypeError(
+                f"the model returns a {type(out).__name__}, expected logits, (logits, features), or an object with "
+                "logits; wrap the model in a module that returns them"
+            )
         if isinstance(out, (tuple, list)):
             logits, features = out[0], out[1]
             source = "the model returns"
@@ -188,15 +202,11 @@ def find_head(
     (logits, features) needs no head: there `feature_dim` says how wide they are.
     """
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    listed = ", ".join(
-        f"{n or 'the model'!r} ({m.in_features} to {m.out_features})" for n, m in linear.items()
-    )
+    listed = ", ".join(f"{n or 'the model'!r} ({m.in_features} to {m.out_features})" for n, m in linear.items())
     if head is not None:
         modules = dict(model.named_modules())
         if head not in modules:
-            raise ValueError(
-                f"head={head!r} is not a layer of the model; its linear layers are: {listed or 'none'}"
-            )
+            raise ValueError(f"head={head!r} is not a layer of the model; its linear layers are: {listed or 'none'}")
         layer = modules[head]
         outputs = getattr(layer, "out_features", num_classes)
         if outputs != num_classes:
@@ -206,9 +216,7 @@ def find_head(
             )
         width = feature_dim or getattr(layer, "in_features", None)
         if width is None:
-            raise ValueError(
-                f"the head {head!r} does not tell how wide its input is; pass feature_dim= as well"
-            )
+            raise ValueError(f"the head {head!r} does not tell how wide its input is; pass feature_dim= as well")
         return head, int(width)
     candidates = [name for name, m in linear.items() if m.out_features == num_classes]
     if len(candidates) == 1:
@@ -266,8 +274,3 @@ def call(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
-
-
-@contextmanager
-def _unchanged() -> Iterator[None]:
-    yield

@@ -29,18 +29,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vri {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
 
-    demo = commands.add_parser(
-        "demo", help="VRI beside three baselines on data with wrong labels, in two minutes"
-    )
+    demo = commands.add_parser("demo", help="VRI beside three baselines on data with wrong labels, in two minutes")
     demo.add_argument("--dataset", default="digits", help="digits (embedded) or fashion-mnist")
     demo.add_argument("--noise", default="flip", help="flip, uniform, pair or instance")
     demo.add_argument("--rate", type=float, default=0.4, help="share of noise, 0 to 1 (default: 0.4)")
     demo.add_argument("--seeds", type=int, default=3, help="how many (default: 3)")
     demo.add_argument("--epochs", type=int, help="instead of the data set's own number")
     demo.add_argument("--root", type=Path, help="folder with the data set's files, where it isn't found")
-    demo.add_argument(
-        "--out", type=Path, default=Path("demo"), help="folder for table and picture (default: demo)"
-    )
+    demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for table and picture (default: demo)")
     demo.set_defaults(run=_demo)
 
     bench = commands.add_parser("bench", help="speed, memory and exactness of a step, in five minutes")

@@ -104,9 +104,7 @@ class PriorNetwork(nn.Module):
     ) -> None:
         super().__init__()
         bound_of_prior = BOUNDS[bound][1]
-        self.body = _GaussianMLP(
-            feature_dim, num_classes, hidden, bound_of_prior, log_var_bound, initial_mean
-        )
+        self.body = _GaussianMLP(feature_dim, num_classes, hidden, bound_of_prior, log_var_bound, initial_mean)
         self.normalize = normalize
 
     def forward(self, features: Tensor) -> Gaussian:

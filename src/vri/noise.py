@@ -88,9 +88,7 @@ def instance(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float
     """
     clean_labels = _check(x, y, num_classes, rate, fewest_classes=2)
     if x is None:
-        raise ValueError(
-            "x is None; instance noise expected the inputs: pass the images the labels belong to"
-        )
+        raise ValueError("x is None; instance noise expected the inputs: pass the images the labels belong to")
     generator = _generator(seed)
     wrong = _wrong_class_shares(_as_rows(x), clean_labels, num_classes, generator)  # n x c
     flip_rates = _flip_rates(len(clean_labels), rate, generator)  # n
@@ -132,9 +130,7 @@ def as_labels(y: ArrayLike, num_classes: int) -> Tensor:
     return labels
 
 
-def _check(
-    x: ArrayLike | None, y: ArrayLike, num_classes: int, rate: float, *, fewest_classes: int
-) -> Tensor:
+def _check(x: ArrayLike | None, y: ArrayLike, num_classes: int, rate: float, *, fewest_classes: int) -> Tensor:
     """Validate the arguments common to all models and return the labels as a tensor."""
     if num_classes < fewest_classes:
         raise ValueError(
@@ -144,9 +140,7 @@ def _check(
         raise ValueError(f"rate is {rate}; expected 0 to 1: pass a share, such as 0.4 for 40 %")
     labels = as_labels(y, num_classes)
     if x is not None and len(x) != len(labels):
-        raise ValueError(
-            f"x has {len(x)} samples and y {len(labels)}; expected as many: pass one label a sample"
-        )
+        raise ValueError(f"x has {len(x)} samples and y {len(labels)}; expected as many: pass one label a sample")
     return labels
 
 
@@ -194,9 +188,7 @@ def _as_rows(x: ArrayLike) -> Tensor:
     return x.detach().reshape(len(x), -1)
 
 
-def _wrong_class_shares(
-    rows: Tensor, clean_labels: Tensor, num_classes: int, generator: torch.Generator
-) -> Tensor:
+def _wrong_class_shares(rows: Tensor, clean_labels: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:
     """Softmax of x_i W[y_i] with the own class left out: float64, n x c, rows sum to 1."""
     n, d = rows.shape
     step = max(1, _CHUNK_ELEMENTS // max(1, d))
@@ -210,9 +202,7 @@ def _wrong_class_shares(
             chunk = members[start : start + step]
             logits = rows[chunk].to("cpu", torch.float32) @ weight  # chunk x c
             if not logits.isfinite().all():
-                raise ValueError(
-                    "x holds NaN or infinite values; expected finite inputs: clean or rescale them"
-                )
+                raise ValueError("x holds NaN or infinite values; expected finite inputs: clean or rescale them")
             logits[:, k] = -torch.inf
             shares[chunk] = logits.double().softmax(1)
     return shares

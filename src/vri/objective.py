@@ -87,10 +87,7 @@ def elbo_loss(
 
     Eq. (eq:elbo) as written for training in Eq. (eq:obj1).
     """
-    return (
-        empirical_loss(reparameterize(q, noise), logits, labels, squash)
-        + kl_weight * gaussian_kl(q, p).mean()
-    )
+    return empirical_loss(reparameterize(q, noise), logits, labels, squash) + kl_weight * gaussian_kl(q, p).mean()
 
 
 def meta_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -194,9 +194,7 @@ def _check_sets(
     """Refuse sets that can't work; labels of the training and the clean set, where they are cheap to read."""
     for name, data in {"training": train_set, **evaluated}.items():
         if data is not None and length(data) == 0:
-            raise ValueError(
-                f"the {name} set is empty: expected at least one sample; check it and its filter"
-            )
+            raise ValueError(f"the {name} set is empty: expected at least one sample; check it and its filter")
     if method.needs_clean and meta_set is None:
         raise ValueError(
             f"{type(method).__name__} learns from clean samples, but meta_set is None: expected "

@@ -24,7 +24,5 @@ def load(name: str, root: str | Path | None = None) -> ImageData:
     """
     if name not in DATASETS:
         nearest = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.0)[0]
-        raise ValueError(
-            f"data set is {name!r}; expected one of {', '.join(DATASETS)}: did you mean {nearest!r}?"
-        )
+        raise ValueError(f"data set is {name!r}; expected one of {', '.join(DATASETS)}: did you mean {nearest!r}?")
     return DATASETS[name](root)

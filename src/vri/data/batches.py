@@ -162,11 +162,7 @@ def length(dataset: Data) -> int:
                 "expected as many labels as inputs: cut them to one length"
             )
         return sizes[0] if sizes else 0
-    if (
-        isinstance(dataset, IterableDataset)
-        or not hasattr(dataset, "__getitem__")
-        or not hasattr(dataset, "__len__")
-    ):
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise TypeError(
             f"the data set is a {type(dataset).__name__}, expected a tuple of tensors (inputs, labels) or a "
             "map-style data set with __len__ and __getitem__; an iterable one can't be shuffled or resumed"

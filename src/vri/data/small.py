@@ -111,9 +111,7 @@ def read_idx(path: str | Path) -> Tensor:
         raise ValueError(f"{path} cannot be unpacked ({error}); expected a whole gzip file: {fix}") from error
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         start = content[:4].hex(" ") or "nothing"
-        raise ValueError(
-            f"{path} starts with {start}; expected the idx header 00 00 08 and an axis count: {fix}"
-        )
+        raise ValueError(f"{path} starts with {start}; expected the idx header 00 00 08 and an axis count: {fix}")
     header = 4 + 4 * content[3]
     if len(content) < header:
         raise ValueError(f"{path} ends after {len(content)} bytes; expected a header of {header}: {fix}")
@@ -144,9 +142,7 @@ def to_float(
     if std is not None:
         scale = _per_channel("std", std, x)
         if not (scale > 0).all():
-            raise ValueError(
-                f"std is {std}; expected numbers above 0: pass the channels' standard deviations"
-            )
+            raise ValueError(f"std is {std}; expected numbers above 0: pass the channels' standard deviations")
         out /= scale
     return out
 

@@ -26,9 +26,7 @@ def split(labels: ArrayLike, *, sizes: Mapping[str, int], num_classes: int, seed
     """
     classes = as_labels(labels, num_classes)
     if any(size < -1 for size in sizes.values()):
-        raise ValueError(
-            f"sizes are {dict(sizes)}; expected 0 or more, or -1 for the rest: correct the sizes"
-        )
+        raise ValueError(f"sizes are {dict(sizes)}; expected 0 or more, or -1 for the rest: correct the sizes")
     if list(sizes.values()).count(-1) > 1:
         raise ValueError(f"sizes are {dict(sizes)}; expected -1 for at most one part: give the others a size")
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vri import objective
-from vri.checks import Batch, unpack
+from vri.checks import Batch
 from vri.classifier import Classifier
 from vri.methods.base import Method, Metrics, accuracy
 from vri.randomness import draw_seed
@@ -50,7 +50,7 @@ class CrossEntropy(Method):
         self.generator.set_state(state["generator"].cpu())
 
     def _step(self, batch: Batch | None, what: str) -> Metrics:
-        inputs, labels = unpack(batch, what, self.num_classes, self.classifier.device)
+        inputs, labels = self.classifier.unpack(batch, what)
         forward = self.classifier.forward(inputs, draw_seed(self.generator))
         leaf = forward.outputs.logits.detach().requires_grad_()
         loss = objective.cross_entropy(leaf, labels)
@@ -95,9 +95,7 @@ class FineTuned(CrossEntropy):
     ) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         if not 0 < tune_share < 1:
-            raise ValueError(
-                f"tune_share={tune_share} is outside (0, 1): it is the share of epochs spent fine-tuning"
-            )
+            raise ValueError(f"tune_share={tune_share} is outside (0, 1): it is the share of epochs spent fine-tuning")
         self.tune_share, self.tune_lr = tune_share, tune_lr
         self._switch = 1 - tune_share  # share of the training after which fine-tuning starts
         self.tuning = False

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vri import objective
 from vri.bilevel import HYPERGRADIENTS, ForwardADMissing, LookAhead, MetaGradient
-from vri.checks import Batch, check_finite, check_labels, unpack
+from vri.checks import Batch, check_finite, check_labels
 from vri.classifier import Classifier
 from vri.methods.base import Method, Metrics, accuracy
 from vri.networks import BOUNDS, MetaNetwork, PriorNetwork
@@ -96,11 +96,15 @@ class VRI(Method):
                 "kl_route": (kl_route, ("objective", "features")),
                 "bound": (bound, BOUNDS),
             },
-            at_least={"samples": (samples, 1), "meta_every": (meta_every, 1), "label_dim": (label_dim, 1)},
-            not_negative={
-                "kl_weight": kl_weight,
-                "clean_weight": clean_weight,
-                "meta_smoothing": meta_smoothing,
+            {
+                "samples": (samples, samples >= 1, "at least 1"),
+                "meta_every": (meta_every, meta_every >= 1, "at least 1"),
+                "label_dim": (label_dim, label_dim >= 1, "at least 1"),
+                "kl_weight": (kl_weight, kl_weight >= 0, "0 or more"),
+                "clean_weight": (clean_weight, clean_weight >= 0, "0 or more"),
+                "log_var_bound": (log_var_bound, log_var_bound > 0, "more than 0"),
+                "meta_smoothing": (meta_smoothing, 0 <= meta_smoothing < 1, "a number in [0, 1)"),
+                "lagged": (lagged, not lagged or lookahead == "all", "False where lookahead is not 'all'"),
             },
         )
         self.classifier = Classifier(model, num_classes, optimizer, head, feature_dim, autocast)
@@ -141,7 +145,7 @@ class VRI(Method):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One iteration of Algorithm 1: look ahead, learn to rectify, update the classifier."""
-        inputs, labels = unpack(batch, "training", self.num_classes, self.classifier.device)
+        inputs, labels = self.classifier.unpack(batch, "training")
         meta_due = self.meta_due
         metrics = {"meta_loss": NAN, "meta_accuracy": NAN, "kl": NAN}
 
@@ -179,16 +183,14 @@ class VRI(Method):
             "variance": float(posterior.log_var.exp().norm(dim=1).mean()),  # ‖σ²‖
         }
 
-    def _meta_step(
-        self, forward: Any, labels: Tensor, meta_batch: Batch | None
-    ) -> tuple[MetaGradient, Metrics]:
+    def _meta_step(self, forward: Any, labels: Tensor, meta_batch: Batch | None) -> tuple[MetaGradient, Metrics]:
         """Lines 4-6 of Algorithm 1: Eq. (eq:theta_step), (eq:phi_update), (eq:omega_update)."""
         if meta_batch is None:
             raise ValueError(
                 "this step updates the meta networks and needs a clean batch, but meta_batch is None; "
                 "pass one whenever method.meta_due is true"
             )
-        meta_inputs, meta_labels = unpack(meta_batch, "meta", self.num_classes, self.classifier.device)
+        meta_inputs, meta_labels = self.classifier.unpack(meta_batch, "meta")
         noise, meta_seed = self._noise(len(labels)), draw_seed(self.generator)
         seen: dict[str, Tensor] = {}
         rates = {n: rate for n, rate in self.classifier.rates.items() if n in self._look_ahead_names}
@@ -198,14 +200,10 @@ class VRI(Method):
                 features = features.detach()
             q, p = self.meta_network(features, labels), self.prior_network(features)
             seen["kl"] = objective.gaussian_kl(q, p).mean()
-            rectified = objective.empirical_loss(
-                objective.reparameterize(q, noise), logits, labels, self.squash
-            )
+            rectified = objective.empirical_loss(objective.reparameterize(q, noise), logits, labels, self.squash)
             return rectified if self.kl_route == "objective" else rectified + self.kl_weight * seen["kl"]
 
-        def penalty() -> (
-            Tensor | None
-        ):  # KL in the objective of φ and ω, unless it went through the look-ahead
+        def penalty() -> Tensor | None:  # KL in the objective of φ and ω, unless it went through the look-ahead
             return max(rates.values()) * self.kl_weight * seen["kl"] if self.kl_route == "objective" else None
 
         def meta_loss(theta: Mapping[str, Tensor]) -> Tensor:  # Eq. (eq:obj2)
@@ -217,9 +215,7 @@ class VRI(Method):
 
         gradient_of = list(self.classifier.parameters) if self.clean_weight else list(rates)
         ahead = self._differentiate(
-            LookAhead(
-                self.classifier, forward, loss, meta_loss, rates, self._meta_parameters, gradient_of, penalty
-            )
+            LookAhead(self.classifier, forward, loss, meta_loss, rates, self._meta_parameters, gradient_of, penalty)
         )
         for parameter, gradient in zip(self._meta_parameters, ahead.meta, strict=True):
             parameter.grad = gradient
@@ -248,7 +244,8 @@ class VRI(Method):
         """q(v | x, y) of samples with these features and labels."""
         check_labels(labels, self.num_classes, "given")
         check_finite(features, "features")
-        gaussian: Gaussian = self.meta_network(features, labels)
+        kind = features.dtype if labels.is_floating_point() else torch.long
+        gaussian: Gaussian = self.meta_network(features, labels.to(kind))
         return gaussian
 
     def prior(self, features: Tensor) -> Gaussian:
@@ -299,9 +296,9 @@ class VRI(Method):
         if lookahead == "all":
             return names
         prefixes = [lookahead] if isinstance(lookahead, str) else list(lookahead)
-        if prefixes == ["head"]:
-            prefixes = [self.classifier.head_name or "head"]
-        chosen = {n for n in names for p in prefixes if n == p or n.startswith(f"{p}.")}
+        if prefixes == ["head"] and self.classifier.head_name is not None:
+            prefixes = [self.classifier.head_name]
+        chosen = {n for n in names for p in prefixes if p in ("", n) or n.startswith(f"{p}.")}
         if not chosen:
             raise ValueError(
                 f"lookahead={lookahead!r} names no trained parameter: expected 'all', 'head' or the name of a "
@@ -310,14 +307,9 @@ class VRI(Method):
         return chosen
 
 
-def _check_options(
-    choices: Mapping[str, tuple[str, Any]],
-    at_least: Mapping[str, tuple[int, int]],
-    not_negative: Mapping[str, float],
-) -> None:
+def _check_options(choices: Mapping[str, tuple[str, Any]], numbers: Mapping[str, tuple[float, bool, str]]) -> None:
     """All mistakes at once."""
     wrong = [f"{n}={v!r} (expected one of {', '.join(c)})" for n, (v, c) in choices.items() if v not in c]
-    wrong += [f"{n}={v!r} (expected at least {low})" for n, (v, low) in at_least.items() if v < low]
-    wrong += [f"{n}={v!r} (expected a number from 0 up)" for n, v in not_negative.items() if not v >= 0]
+    wrong += [f"{n}={v!r} (expected {what})" for n, (v, right, what) in numbers.items() if not right]
     if wrong:
         raise ValueError("VRI got options it can't use: " + "; ".join(wrong))

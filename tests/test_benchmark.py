@@ -1,0 +1,217 @@
+"""The benchmark: its table and file on made-up numbers, its arithmetic, and a real run in small. No timings."""
+
+import dataclasses
+import json
+import math
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vri import benchmark, benchmark_timing, objective
+from vri.backbones import mlp
+from vri.benchmark import PARTS, format_table, run
+from vri.benchmark_report import Bar, Report, Row
+from vri.benchmark_timing import Layout, Sizes, in_a_fresh_process, measure_overhead, measure_time, take_turns
+from vri.bilevel import HYPERGRADIENTS
+from vri.checks import Batch
+from vri.methods import VRI, CrossEntropy
+from vri.methods.base import Metrics
+
+TINY = Sizes(batch=4, image=8, rounds=2, periods=1, extra_rounds=1, memory_runs=1, memory_steps=1, overhead_steps=3)
+
+
+def made_up() -> Report:
+    rows = [
+        Row("step time", "cross-entropy itself", [120.0, 100.0, 140.0], "ms"),
+        Row("step time", "jvp", [3.0, 3.1, 2.9, 3.5], "", Bar("<=", 3.8)),
+        Row("step time", "backprop / jvp", [1.25], "", Bar(">=", 1.4)),
+        Row("meta gradient", "MLP: jvp", [2e-16], "", Bar("<=", 1e-10)),
+    ]
+    return Report({"processor": "abacus", "cores": 2}, {"quick": False}, rows, {"time": {"jvp": [0.3]}}, 12.4)
+
+
+def test_table_of_a_report() -> None:
+    assert format_table(made_up()).splitlines() == [
+        "processor: abacus",
+        "cores: 2",
+        "quick: False",
+        "",
+        "measurement             value    quartiles    bar       met?",
+        "----------------------  -------  -----------  --------  ------",
+        "step time",
+        "  cross-entropy itself  120 ms   110 … 130",
+        "  jvp                   3.05     2.98 … 3.20  <= 3.8    met",
+        "  backprop / jvp        1.25                  >= 1.4    missed",
+        "meta gradient",
+        "  MLP: jvp              2.0e-16               <= 1e-10  met",
+        "",
+        "2 of 3 bars met; 12 s",
+        "missed: step time: backprop / jvp: 1.25, bar >= 1.4",
+    ]
+
+
+def test_missed_holds_the_rows_below_their_bar_and_those_not_measured() -> None:
+    report = made_up()
+    report.rows.append(Row("step time", "lost", [], "", Bar("<=", 1.0), "the process died"))
+    assert [row.name for row in report.missed] == ["backprop / jvp", "lost"]
+    assert "  lost                  none                  <= 1      missed  (the process died)" in format_table(report)
+
+
+@pytest.mark.parametrize(
+    ("sign", "below", "equal", "above"),
+    [("<=", True, True, False), ("<", True, False, False), (">=", False, True, True)],
+)
+def test_bars(sign: str, below: bool, equal: bool, above: bool) -> None:
+    bar = Bar(sign, 2.0)
+    assert [bar.met(1.0), bar.met(2.0), bar.met(3.0)] == [below, equal, above]
+    assert not bar.met(math.nan)  # a measurement that failed meets nothing
+
+
+def test_file_gives_back_the_report(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "bench.json"
+    made_up().save(path)
+    assert Report.load(path) == made_up()
+    content = json.loads(path.read_text())
+    assert [(r["value"], r["met"]) for r in content["rows"]] == [
+        (120.0, None),
+        (3.05, True),
+        (1.25, False),
+        (2e-16, True),
+    ]
+    assert [p.name for p in path.parent.iterdir()] == ["bench.json"]  # no temporary file is left
+
+
+def test_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text('{"format": 0}')
+    with pytest.raises(ValueError, match="expected format 1"):
+        Report.load(path)
+
+
+def test_unknown_part_is_named_with_those_that_exist() -> None:
+    with pytest.raises(
+        ValueError, match=r"^only=speed is no part of the benchmark: expected accuracy, time, memory, overhead$"
+    ):
+        run(only=["speed"])
+
+
+def test_accuracy_for_real(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = torch.get_rng_state()
+    report = run(quick=True, only=["accuracy"], out=tmp_path / "bench.json")
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert capsys.readouterr().err == "vri bench: accuracy ...\n"
+    assert not report.missed
+    barred = [row for row in report.rows if row.bar is not None]
+    assert len(barred) == 8  # four networks, two ways
+    assert all(math.isfinite(row.value) for row in report.rows)
+    # not zero: the ways are really different computations
+    assert all(row.value > 0 for row in barred if "finite_difference" in row.name)
+    assert Report.load(tmp_path / "bench.json") == report
+
+
+def test_accuracy_notices_a_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_long(problem: Any) -> Any:
+        found = right(problem)
+        return found._replace(meta=[1.5 * g for g in found.meta])
+
+    right = HYPERGRADIENTS["jvp"]
+    monkeypatch.setitem(HYPERGRADIENTS, "jvp", too_long)
+    networks = {"MLP with dropout": benchmark.NETWORKS["MLP with dropout"]}
+    monkeypatch.setattr(benchmark, "NETWORKS", networks)
+    missed = run(quick=True, only=["accuracy"], progress=False).missed
+    assert [row.name for row in missed] == ["MLP with dropout: jvp"]
+    assert missed[0].value == pytest.approx(0.5)
+
+
+def test_methods_take_turns_and_periods_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that moves by the cost a method names, ratios are known exactly."""
+    now, log = [0.0], []
+
+    class Costly(CrossEntropy):
+        def __init__(self, name: str, costs: list[float]) -> None:
+            model = mlp(2, 2, hidden=(), seed=0)
+            super().__init__(model, 2, torch.optim.SGD(model.parameters(), lr=0.1))
+            self.name, self.costs, self.steps = name, costs, 0
+
+        def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+            now[0] += self.costs[self.steps % len(self.costs)]
+            self.steps += 1
+            log.append(self.name)
+            return {}
+
+    monkeypatch.setattr(benchmark_timing.time, "perf_counter", lambda: now[0])
+    methods = {"plain": Costly("plain", [1.0]), "every second": Costly("every second", [5.0, 1.0])}
+    seconds = take_turns(methods, None, None, rounds=3, steps=2)
+    assert log == ["plain", "every second"] + ["plain", "every second", "every second", "plain"] * 3
+    assert seconds == {"plain": [1.0] * 3, "every second": [3.0] * 3}
+    # the budget ends it early, but never before two rounds
+    assert {len(s) for s in take_turns(methods, None, None, rounds=9, steps=2, budget=0.0).values()} == {2}
+
+
+def test_time_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fresh(function: str, request: dict[str, Any]) -> Any:
+        if request["layout"]["bfloat16"]:  # as where torch's kernels crash
+            raise subprocess.CalledProcessError(-signal.SIGILL, "python")
+        return benchmark_timing.other_layout(request)  # saves the start of a process
+
+    monkeypatch.setattr(benchmark_timing, "in_a_fresh_process", fresh)
+    monkeypatch.setattr(benchmark_timing, "PERIOD", 2)
+    rows, raw = measure_time(TINY, "cpu")
+    died = raw.pop("channels_last bfloat16 autocast, single steps")
+    assert died.startswith("not measured: torch ended the process with SIGILL; ")
+    assert len(raw) == 3  # single steps, periods, the other layout
+    assert all(math.isfinite(v) and v > 0 for table in raw.values() for values in table.values() for v in values)
+    assert {row.name: str(row.bar) for row in rows if row.bar} == {
+        "jvp": "<= 3.8",
+        "finite_difference": "<= 3.2",
+        "backprop / jvp": ">= 1.4",
+        "samples=5 / samples=1": "<= 1.15",
+        "meta_every=5": "<= 1.7",
+        "meta_every=10": "<= 1.4",
+    }
+    assert list(dict.fromkeys(row.part for row in rows)) == [
+        f"step time, {layout}, cross-entropy = 1"
+        for layout in ("channels_last float32", "contiguous float32", "channels_last bfloat16 autocast")
+    ]
+    assert (rows[-1].samples, rows[-1].note) == ([], died)
+    assert died in format_table(Report({}, {}, rows))
+
+
+def test_layouts_are_what_they_say() -> None:
+    for layout in (Layout(), Layout(channels_last=False), Layout(bfloat16=True)):
+        images, _ = benchmark_timing.images(TINY, layout, "cpu")
+        method = benchmark_timing.resnet_method("jvp", layout, "cpu")
+        assert isinstance(method, VRI)
+        for tensor in (images, method.model[5].conv1.weight):  # type: ignore[index]
+            assert tensor.is_contiguous(memory_format=torch.channels_last) == layout.channels_last
+        assert method.classifier.autocast == (torch.bfloat16 if layout.bfloat16 else None)
+
+
+def test_overhead_by_part_adds_up_and_leaves_nothing_patched() -> None:
+    before = [torch.autograd.grad, objective.empirical_loss, VRI._noise, HYPERGRADIENTS["jvp"], torch.get_num_threads()]
+    rows, raw = measure_overhead(TINY, "cpu")
+    assert before == [
+        torch.autograd.grad, objective.empirical_loss, VRI._noise, HYPERGRADIENTS["jvp"], torch.get_num_threads()
+    ]  # fmt: skip
+    parts = raw["seconds by part"]
+    assert all(min(values) > 0 for values in parts.values())  # every part was met in every step
+    outside = next(row for row in rows if row.name.startswith("outside"))
+    step = [sum(v[0] for name, v in parts.items() if name not in benchmark_timing.TENSOR_WORK)]
+    assert outside.samples[:1] == pytest.approx([1e6 * s for s in step])
+
+
+def test_peak_memory_of_one_step_in_a_fresh_process() -> None:
+    sizes = dataclasses.replace(TINY, batch=32, image=32)
+    request = {"name": "cross-entropy", "sizes": dataclasses.asdict(sizes), "device": "cpu"}
+    used = in_a_fresh_process("vri.benchmark:peak_of_a_step", request)
+    # 31 convolutions and 31 BatchNorms, stage by stage, keep at least one input each for the backward
+    kept = 4 * 32 * 10 * (16 * 32 * 32 + 32 * 16 * 16 + 64 * 8 * 8)
+    assert kept < used < 20 * kept
+
+
+def test_parts_are_those_of_the_command_line() -> None:
+    assert list(PARTS) == ["accuracy", "time", "memory", "overhead"]
