@@ -15,7 +15,15 @@ from vri import benchmark, benchmark_timing, objective
 from vri.backbones import mlp
 from vri.benchmark import PARTS, format_table, run
 from vri.benchmark_report import Bar, Report, Row
-from vri.benchmark_timing import Layout, Sizes, in_a_fresh_process, measure_overhead, measure_time, take_turns
+from vri.benchmark_timing import (
+    Layout,
+    Sizes,
+    in_a_fresh_process,
+    measure_overhead,
+    measure_time,
+    one_thread,
+    take_turns,
+)
 from vri.bilevel import HYPERGRADIENTS
 from vri.checks import Batch
 from vri.methods import VRI, CrossEntropy
@@ -160,7 +168,8 @@ def test_time_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(benchmark_timing, "in_a_fresh_process", fresh)
     monkeypatch.setattr(benchmark_timing, "PERIOD", 2)
-    rows, raw = measure_time(TINY, "cpu")
+    with one_thread():
+        rows, raw = measure_time(TINY, "cpu")
     died = raw.pop("channels_last bfloat16 autocast, single steps")
     assert died.startswith("not measured: torch ended the process with SIGILL; ")
     assert len(raw) == 3  # single steps, periods, the other layout
@@ -207,7 +216,7 @@ def test_overhead_by_part_adds_up_and_leaves_nothing_patched() -> None:
 def test_peak_memory_of_one_step_in_a_fresh_process() -> None:
     sizes = dataclasses.replace(TINY, batch=32, image=32)
     request = {"name": "cross-entropy", "sizes": dataclasses.asdict(sizes), "device": "cpu"}
-    used = in_a_fresh_process("vri.benchmark:peak_of_a_step", request)
+    used = in_a_fresh_process("vri.benchmark:peak_of_a_step", request, {"OMP_NUM_THREADS": "1"})
     # 31 convolutions and 31 BatchNorms, stage by stage, keep at least one input each for the backward
     kept = 4 * 32 * 10 * (16 * 32 * 32 + 32 * 16 * 16 + 64 * 8 * 8)
     assert kept < used < 20 * kept

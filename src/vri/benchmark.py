@@ -28,6 +28,7 @@ from vri.benchmark_timing import (
     in_a_fresh_process,
     measure_overhead,
     measure_time,
+    one_thread,
     ratios,
     resnet_method,
     torch_warnings_ignored,
@@ -149,7 +150,7 @@ def _meta_gradient(
     method.meta_optimizer.register_step_pre_hook(
         lambda opt, *_: seen.extend(p.grad.flatten() for g in opt.param_groups for p in g["params"])
     )
-    with torch_warnings_ignored():
+    with torch_warnings_ignored(), one_thread():
         method.step(*batches)
     return torch.cat(seen).double()
 

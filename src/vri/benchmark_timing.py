@@ -309,8 +309,7 @@ def measure_overhead(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, An
             return CrossEntropy(model, 4, optimizer)
         return VRI(model, 4, optimizer, hidden=(16, 16), **_PAPER)
 
-    # one thread: nothing here is worth dividing, and waking others would be counted as overhead
-    with torch_warnings_ignored(), _one_thread():
+    with torch_warnings_ignored(), one_thread():
         methods = {name: build(name) for name in (CE, "jvp")}
         take_turns(methods, batch, meta_batch, 10, 1, device)
         seconds = take_turns(methods, batch, meta_batch, sizes.overhead_steps, 1, device)
@@ -358,7 +357,8 @@ def _profile(method: Method, batch: Batch, meta_batch: Batch, steps: int, device
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """For work too small to divide, which on a busy machine would only wait for its other threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -23,7 +23,7 @@ from vri.classifier import Classifier, Forward, Parameters
 from vri.tangents import FusedBatchNorm
 
 # Length of the step, relative to the norm of the parameters it moves. The kinks of ReLU make the error grow with
-# the step, rounding makes it grow as the step shrinks: measured best on ResNet-32.
+# the step, rounding makes it grow as the step shrinks: a compromise between ResNet-32 and smooth networks.
 FINITE_DIFFERENCE_STEP = {torch.float32: 3e-6, torch.float64: 1e-8}
 
 
@@ -64,9 +64,10 @@ def jvp(problem: LookAhead) -> MetaGradient:
     tangent = _tangent(problem, clean)
     theta = {n: problem.classifier.parameters[n].detach() for n in tangent}
     try:
-        with torch.no_grad(), forward_ad.dual_level(), FusedBatchNorm():
+        with torch.no_grad(), forward_ad.dual_level():
             duals = {n: forward_ad.make_dual(p, tangent[n].to(p.dtype)) for n, p in theta.items()}
-            outputs = problem.classifier.at(duals, problem.forward.inputs, problem.forward.seed)
+            with FusedBatchNorm():
+                outputs = problem.classifier.at(duals, problem.forward.inputs, problem.forward.seed)
             moved = [forward_ad.unpack_dual(o).tangent for o in outputs]
     except NotImplementedError as error:
         raise ForwardADMissing(_operator(error)) from error
@@ -76,7 +77,7 @@ def jvp(problem: LookAhead) -> MetaGradient:
 
 
 def finite_difference(problem: LookAhead) -> MetaGradient:
-    """The tangent from one more plain forward, (F(θ + εαg) − F(θ)) / ε: cheaper, to about three digits."""
+    """The tangent from one more plain forward, (F(θ + εαg) − F(θ)) / ε: cheaper, and right to 1-5 % in float32."""
     output_gradient, step, clean = _look_ahead(problem)
     tangent = _tangent(problem, clean)
     classifier, (inputs, base, seed) = problem.classifier, problem.forward
