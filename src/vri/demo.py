@@ -162,6 +162,9 @@ def _train(
     model: nn.Module = backbones.mlp(images.train_x[0].numel(), classes, seed=seed)
     lr, weight_decay = setting.sgd[name]
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
+    method = METHODS["cross-entropy" if name == SKYLINE else name](
+        model, classes, optimizer, generator=torch.Generator().manual_seed(seed)
+    )
     history = train(
         method,
         noisy,
