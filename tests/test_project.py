@@ -1,7 +1,7 @@
 """The project as a whole: imports point one way, the pages of docs/ stay true, the README runs."""
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import re
 from functools import reduce
@@ -210,3 +210,20 @@ def test_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         for line, block in blocks:
             padded = "\n" * (line - 1) + block  # so that a traceback points into the README
             exec(compile(padded, str(ROOT / "README.md"), "exec"), namespace)
+
+
+# the defaults are those of the search
+
+
+def test_defaults_are_the_ones_the_search_chose() -> None:
+    script = ROOT / "benchmarks" / "defaults.py"
+    spec = importlib.util.spec_from_file_location("defaults", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    keywords = inspect.signature(VRI.__init__).parameters
+    assert {name: keywords[name].default for name in module.BASE} == module.BASE
+    assert (ROOT / "docs" / "defaults.md").read_text() == module.table(), (
+        "docs/defaults.md is not what `python benchmarks/defaults.py --table` writes"
+    )
