@@ -15,7 +15,7 @@ from reference import Reference, weights
 from vri import VRI
 from vri.backbones import resnet32
 from vri.bilevel import HYPERGRADIENTS
-from vri.tangents import FusedBatchNorm
+from vri.tangents import Replay
 
 CLASSES, COUNT = 3, 8
 OPTIONS: dict[str, Any] = {  # the paper's; no test here leans on a default
@@ -494,7 +494,7 @@ def test_fused_batch_norm_is_pytorchs_own(
     with torch.no_grad(), forward_ad.dual_level():
         expected = push(norm, shape, dual)
         assert not fused
-        with FusedBatchNorm():
+        with Replay():
             actual = push(norm, shape, dual)
     assert len(fused) == 1
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
@@ -510,7 +510,7 @@ def test_batch_norm_is_left_alone_where_the_rule_does_not_hold(
 ) -> None:
     with torch.no_grad(), forward_ad.dual_level():
         expected = push(norm, (6, 4, 5, 3), dual)
-        with FusedBatchNorm():
+        with Replay():
             actual = push(norm, (6, 4, 5, 3), dual)
     assert not fused
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)

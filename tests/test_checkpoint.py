@@ -43,11 +43,11 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
 
 
 def test_other_options_of_the_method_are_named(tmp_path: Path) -> None:
-    fit(vri(), out=tmp_path)
+    fit(vri(), out=tmp_path, meta_set=data(6))
     other = vri()
     other.kl_weight, other.meta_every = 0.5, 7
     with pytest.raises(CheckpointError, match=r"kl_weight was 0.001 and is 0.5; meta_every was \d and is 7"):
-        fit(other, out=tmp_path)
+        fit(other, out=tmp_path, meta_set=data(6))
 
 
 def test_other_model_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from vri.classifier import Classifier, Forward, Parameters
-from vri.tangents import FusedBatchNorm
+from vri.tangents import Replay
 
 # Length of the step, relative to the norm of the parameters it moves. The kinks of ReLU make the error grow with
 # the step, rounding makes it grow as the step shrinks: a compromise between ResNet-32 and smooth networks.
@@ -66,7 +66,7 @@ def jvp(problem: LookAhead) -> MetaGradient:
     try:
         with torch.no_grad(), forward_ad.dual_level():
             duals = {n: forward_ad.make_dual(p, tangent[n].to(p.dtype)) for n, p in theta.items()}
-            with FusedBatchNorm():
+            with Replay(problem.forward.kept):
                 outputs = problem.classifier.at(duals, problem.forward.inputs, problem.forward.seed)
             moved = [forward_ad.unpack_dual(o).tangent for o in outputs]
     except NotImplementedError as error:
@@ -80,7 +80,7 @@ def finite_difference(problem: LookAhead) -> MetaGradient:
     """The tangent from one more plain forward, (F(θ + εαg) − F(θ)) / ε: cheaper, and right to 1-5 % in float32."""
     output_gradient, step, clean = _look_ahead(problem)
     tangent = _tangent(problem, clean)
-    classifier, (inputs, base, seed) = problem.classifier, problem.forward
+    classifier, (inputs, base, seed, _) = problem.classifier, problem.forward
     theta = {n: classifier.parameters[n].detach() for n in tangent}
     length = _norm(tangent.values())
     if length == 0:

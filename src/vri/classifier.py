@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vri.checks import Batch, check_finite, unpack
 from vri.randomness import seeded
+from vri.tangents import Convolved, Record
 
 Parameters = dict[str, Tensor]
 
@@ -26,6 +27,7 @@ class Forward(NamedTuple):
     inputs: Any
     outputs: Outputs
     seed: int  # of its dropout masks
+    kept: Sequence[Convolved] = ()  # outputs on the way, for a tangent pass
 
 
 class Classifier:
@@ -69,12 +71,17 @@ class Classifier:
         """Inputs and labels of a batch, checked, where and as the model wants them."""
         return unpack(batch, what, self.num_classes, self.device, self.dtype)
 
-    def forward(self, inputs: Any, seed: int) -> Forward:
-        """The training forward: keeps its graph and moves BatchNorm's buffers."""
-        outputs = self._run(inputs, seed)
+    def forward(self, inputs: Any, seed: int, keep: bool = False) -> Forward:
+        """The training forward: keeps its graph and moves BatchNorm's buffers.
+
+        `keep` also keeps what makes a tangent pass on the same batch cheaper.
+        """
+        record = Record()
+        with record if keep else nullcontext():
+            outputs = self._run(inputs, seed)
         check_finite(outputs.features.detach(), "features")
         check_finite(outputs.logits.detach(), "logits")
-        return Forward(inputs, outputs, seed)
+        return Forward(inputs, outputs, seed, record.kept)
 
     def at(self, parameters: Mapping[str, Tensor], inputs: Any, seed: int, autocast: bool = True) -> Outputs:
         """The same at other parameters (those not named stay as they are); no buffer moves."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vri import objective
 from vri.bilevel import HYPERGRADIENTS, ForwardADMissing, LookAhead, MetaGradient
 from vri.checks import Batch, check_finite, check_labels
-from vri.classifier import Classifier
+from vri.classifier import Classifier, Forward
 from vri.methods.base import Method, Metrics, accuracy
 from vri.networks import BOUNDS, MetaNetwork, PriorNetwork
 from vri.objective import SQUASHES, Gaussian
@@ -150,7 +150,8 @@ class VRI(Method):
         metrics = {"meta_loss": NAN, "meta_accuracy": NAN, "kl": NAN}
 
         # line 4: the training forward; it serves the look-ahead and the real update
-        forward = self.classifier.forward(inputs, draw_seed(self.generator))
+        tangent_pass = meta_due and self.hypergradient == "jvp"
+        forward = self.classifier.forward(inputs, draw_seed(self.generator), keep=tangent_pass)
         logits, features = (o.detach() for o in forward.outputs)
         clean: Mapping[str, Tensor] = {}
         ahead = None
@@ -183,7 +184,7 @@ class VRI(Method):
             "variance": float(posterior.log_var.exp().norm(dim=1).mean()),  # ‖σ²‖
         }
 
-    def _meta_step(self, forward: Any, labels: Tensor, meta_batch: Batch | None) -> tuple[MetaGradient, Metrics]:
+    def _meta_step(self, forward: Forward, labels: Tensor, meta_batch: Batch | None) -> tuple[MetaGradient, Metrics]:
         """Lines 4-6 of Algorithm 1: Eq. (eq:theta_step), (eq:phi_update), (eq:omega_update)."""
         if meta_batch is None:
             raise ValueError(

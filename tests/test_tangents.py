@@ -1,0 +1,134 @@
+"""The rules for a cheaper tangent pass against PyTorch's own forward mode."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vri.tangents import Convolved, Record, Replay
+
+
+class Residual(nn.Module):
+    """Writes over the output of a convolution, as many residual networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv(x)
+        out += x
+        return out
+
+
+class Shared(nn.Module):
+    """One convolution, twice, on inputs of one shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.conv(x).tanh()) * self.conv(x)
+
+
+class ByKeyword(nn.Module):
+    """Calls the function in a way the rule does not cover."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.conv.weight, bias=self.conv.bias)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "stride, groups, dilation": lambda: nn.Sequential(
+        nn.Conv2d(4, 8, 3, stride=2, groups=2), nn.Tanh(), nn.Conv2d(8, 4, 3, dilation=2, padding="same", bias=False)
+    ),
+    "ReLU in place": lambda: nn.Sequential(
+        nn.Conv2d(4, 6, 3), nn.ReLU(inplace=True), nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+    ),
+    "sum in place": lambda: nn.Sequential(nn.Conv2d(4, 4, 1), Residual(), nn.BatchNorm2d(4), Residual()),
+    "shared": Shared,
+    "by keyword": lambda: nn.Sequential(nn.Conv2d(4, 4, 3), ByKeyword(), nn.Conv2d(4, 4, 3)),
+    "circular padding": lambda: nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
+    "one dimension": lambda: nn.Sequential(nn.Flatten(2), nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4), nn.Conv1d(4, 2, 1)),
+    "three dimensions": lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv3d(1, 3, 3, padding=1)),
+}
+
+
+def build(name: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return MODELS[name]().double()
+
+
+def images() -> Tensor:
+    return torch.randn(5, 4, 9, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def tangent(model: nn.Module, trained: str, mode: Replay | None) -> tuple[Tensor, Tensor]:
+    """Output and derivative when the parameters whose name contains `trained` move by one everywhere."""
+    names = [n for n, _ in model.named_parameters() if trained in n]
+    with torch.no_grad(), forward_ad.dual_level():
+        moved = {n: p.detach() for n, p in model.named_parameters()}
+        moved |= {n: forward_ad.make_dual(moved[n], torch.ones_like(moved[n])) for n in names}
+        if mode is None:
+            out = torch.func.functional_call(model, moved, images())
+        else:
+            with mode:
+                out = torch.func.functional_call(model, moved, images())
+        return forward_ad.unpack_dual(out)
+
+
+@pytest.mark.parametrize("trained", ["", "weight", "bias"])
+@pytest.mark.parametrize("name", MODELS)
+def test_replay_is_forward_mode(name: str, trained: str) -> None:
+    model = build(name)
+    with Record() as record:
+        output = model(images())
+    assert record.kept
+    before = [(k.output.clone(), k.output._version) for k in record.kept]
+    expected, expected_dot = tangent(build(name), trained, None)
+    found, found_dot = tangent(model, trained, Replay(record.kept))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    if expected_dot is None:
+        assert found_dot is None
+    else:
+        torch.testing.assert_close(found_dot, expected_dot, rtol=1e-12, atol=1e-12)
+    # nothing that the training forward holds was written over: its backward still works
+    assert all(
+        torch.equal(k.output, o) and k.output._version == v for k, (o, v) in zip(record.kept, before, strict=True)
+    )
+    output.sum().backward()
+
+
+def convolutions_run(model: nn.Module, kept: list[Convolved]) -> int:
+    """How many convolutions the tangent pass computes."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        tangent(model, "", Replay(kept))
+    return sum(event.count for event in profile.key_averages() if event.key == "aten::_convolution")
+
+
+def test_a_kept_output_is_not_computed_again() -> None:
+    model = build("stride, groups, dilation")
+    with Record() as record:
+        model(images())
+    # the first convolution: the term of its weight; the second: both terms
+    assert convolutions_run(model, record.kept) == 3
+    assert convolutions_run(model, []) >= 5
+
+
+def test_a_record_of_another_model_is_not_believed() -> None:
+    other, model = build("stride, groups, dilation"), build("stride, groups, dilation")
+    with torch.no_grad():
+        other[0].weight.mul_(3)
+    with Record() as record:
+        other(images())
+    for found, expected in zip(tangent(model, "", Replay(record.kept)), tangent(model, "", None), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
