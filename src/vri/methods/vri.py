@@ -145,21 +145,25 @@ class VRI(Method):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One iteration of Algorithm 1: look ahead, learn to rectify, update the classifier."""
+        # line 3: the batches, checked before anything moves
         inputs, labels = self.classifier.unpack(batch, "training")
         meta_due = self.meta_due
-        metrics = {"meta_loss": NAN, "meta_accuracy": NAN, "kl": NAN}
+        if meta_due and meta_batch is None:
+            raise ValueError(
+                "this step updates the meta networks and needs a clean batch, but meta_batch is None; "
+                "pass one whenever method.meta_due is true"
+            )
+        meta = self.classifier.unpack(meta_batch, "meta") if meta_due else None
 
-        # line 4: the training forward; it serves the look-ahead and the real update
+        # the training forward; it serves the look-ahead and the real update
         tangent_pass = meta_due and self.hypergradient == "jvp"
         forward = self.classifier.forward(inputs, draw_seed(self.generator), keep=tangent_pass)
         logits, features = (o.detach() for o in forward.outputs)
-        clean: Mapping[str, Tensor] = {}
-        ahead = None
 
-        if meta_due:
-            # lines 4-6: θ̂ = θ − α∇ℓ, then φ and ω on the gradient of the meta loss at θ̂
-            ahead, metrics = self._meta_step(forward, labels, meta_batch)
-            clean = ahead.clean
+        # lines 4-6: θ̂ = θ − α∇ℓ, then φ and ω on the gradient of the meta loss at θ̂
+        ahead, metrics = None, {"meta_loss": NAN, "meta_accuracy": NAN, "kl": NAN}
+        if meta is not None:
+            ahead, metrics = self._meta_step(forward, labels, *meta)
 
         # line 7: θ with the updated φ and a fresh ε; the rectifying vector carries no gradient
         with torch.no_grad():
@@ -173,8 +177,8 @@ class VRI(Method):
             (output_gradient,) = torch.autograd.grad(loss, leaf)
             names = list(self.classifier.parameters)
             gradient = self.classifier.gradient(forward, (output_gradient, None), names, keep=False)
-        if self.clean_weight:
-            gradient = {n: g + self.clean_weight * clean[n] if n in clean else g for n, g in gradient.items()}
+        if ahead is not None and self.clean_weight:  # beyond the paper: + γ·g, which the look-ahead has computed
+            gradient = {n: g + self.clean_weight * ahead.clean[n] for n, g in gradient.items()}
         self.classifier.update(gradient)
         self.steps += 1
 
@@ -184,14 +188,10 @@ class VRI(Method):
             "variance": float(posterior.log_var.exp().norm(dim=1).mean()),  # ‖σ²‖
         }
 
-    def _meta_step(self, forward: Forward, labels: Tensor, meta_batch: Batch | None) -> tuple[MetaGradient, Metrics]:
+    def _meta_step(
+        self, forward: Forward, labels: Tensor, meta_inputs: Any, meta_labels: Tensor
+    ) -> tuple[MetaGradient, Metrics]:
         """Lines 4-6 of Algorithm 1: Eq. (eq:theta_step), (eq:phi_update), (eq:omega_update)."""
-        if meta_batch is None:
-            raise ValueError(
-                "this step updates the meta networks and needs a clean batch, but meta_batch is None; "
-                "pass one whenever method.meta_due is true"
-            )
-        meta_inputs, meta_labels = self.classifier.unpack(meta_batch, "meta")
         noise, meta_seed = self._noise(len(labels)), draw_seed(self.generator)
         seen: dict[str, Tensor] = {}
         rates = {n: rate for n, rate in self.classifier.rates.items() if n in self._look_ahead_names}
