@@ -205,6 +205,16 @@ def table() -> str:
         "",
         "Defaults: " + ", ".join(f"`{k}={v!r}`" for k, v in BASE.items()) + ".",
     ]
+    lines += [
+        "",
+        "What we read from it: with the defaults VRI is ahead of all three baselines in every column of the short "
+        "schedules, with the MLP and with the CNN. **In long schedules the defaults fail**: the heavy clean gradient "
+        "that short trainings need memorises the clean samples, a memorised clean set tells the meta networks nothing "
+        "more, and the noisy labels are memorised next. `clean_floor=0.3, meta_smoothing=0` prevents it in first "
+        "trials with one seed (Fashion-MNIST, flip, 3,000 steps: 85.1 on validation; `clean_weight=0, initial_mean=0, "
+        "meta_smoothing=0`: 85.9) and costs one to two points on digits. Until this is settled over seeds, use it for "
+        "trainings that pass over the noisy data more than about 15 times.",
+    ]
     for model, title in (
         ("mlp", "MLP, short schedule: test accuracy"),
         ("cnn", "Small CNN, short schedule: test accuracy"),

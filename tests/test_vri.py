@@ -34,6 +34,7 @@ OPTIONS: dict[str, Any] = {  # the paper's; no test here leans on a default
     "initial_mean": 0.0,
     "normalize": False,
     "clean_weight": 0.0,
+    "clean_floor": 0.0,
     "meta_every": 1,
     "meta_lr": 1e-2,
     "meta_smoothing": 0.0,
@@ -347,6 +348,18 @@ def test_clean_weight_adds_the_clean_gradient() -> None:
         torch.testing.assert_close(moved, -lr * gamma * g, rtol=0, atol=1e-12)
     assert same(part("meta", a), part("meta", b))
     assert same(part("prior", a), part("prior", b))
+
+
+def test_clean_floor_leaves_out_the_clean_gradient_of_a_fitted_batch() -> None:
+    plain, weighted = method(), method(clean_weight=0.7)
+    (metrics,) = run(plain)
+    run(weighted)
+    above, below = (method(clean_weight=0.7, clean_floor=metrics["meta_loss"] + shift) for shift in (-1e-6, 1e-6))
+    run(above)
+    run(below)
+    assert same(weights(above), weights(weighted))
+    assert same(weights(below), weights(plain))
+    assert not same(weights(weighted), weights(plain))
 
 
 def test_meta_every() -> None:

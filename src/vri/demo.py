@@ -47,7 +47,7 @@ SETTINGS = {
         sgd={
             "cross-entropy": (0.02, 5e-3),
             "clean-only": (0.05, 5e-3),
-            "fine-tuned": (0.02, 5e-3),
+            "fine-tuned": (0.05, 5e-4),
             "vri": (0.02, 5e-3),
             SKYLINE: (0.02, 5e-3),
         },
@@ -60,9 +60,9 @@ SETTINGS = {
         std=0.3530,
         sgd={
             "cross-entropy": (0.1, 5e-3),
-            "clean-only": (0.05, 5e-3),
-            "fine-tuned": (0.05, 5e-3),
-            "vri": (0.05, 5e-4),
+            "clean-only": (0.1, 5e-3),
+            "fine-tuned": (0.1, 5e-4),
+            "vri": (0.02, 5e-4),
             SKYLINE: (0.05, 5e-4),
         },
     ),

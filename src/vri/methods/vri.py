@@ -36,6 +36,8 @@ class VRI(Method):
         meta_every: update the meta networks at every m-th step.
         clean_weight: γ, adds γ·∇L_meta, which the look-ahead has computed anyway, to the classifier's own update.
             Beyond the paper; 0 is the paper.
+        clean_floor: leave that out while the meta loss is below this value, so that the clean samples are not
+            memorised and go on telling the meta networks something; for long trainings. Beyond the paper.
         generator: source of all randomness (ε, dropout masks, initial meta networks); seeded with 0 if not given.
         head: name of the last linear layer, where it can't be found.
         feature_dim: width of the features, for a model that returns (logits, features).
@@ -71,6 +73,7 @@ class VRI(Method):
         kl_weight: float = 1e-3,
         meta_every: int = 2,
         clean_weight: float = 4.0,
+        clean_floor: float = 0.0,
         generator: torch.Generator | None = None,
         head: str | None = None,
         feature_dim: int | None = None,
@@ -102,6 +105,7 @@ class VRI(Method):
                 "label_dim": (label_dim, label_dim >= 1, "at least 1"),
                 "kl_weight": (kl_weight, kl_weight >= 0, "0 or more"),
                 "clean_weight": (clean_weight, clean_weight >= 0, "0 or more"),
+                "clean_floor": (clean_floor, clean_floor >= 0, "0 or more"),
                 "log_var_bound": (log_var_bound, log_var_bound > 0, "more than 0"),
                 "meta_smoothing": (meta_smoothing, 0 <= meta_smoothing < 1, "a number in [0, 1)"),
                 "lagged": (lagged, not lagged or lookahead == "all", "False where lookahead is not 'all'"),
@@ -111,7 +115,7 @@ class VRI(Method):
         self.model, self.num_classes, self.optimizer = model, num_classes, optimizer
         self.hypergradient, self.samples, self.squash = hypergradient, samples, SQUASHES[squash]
         self.kl_weight, self.kl_route = kl_weight, kl_route
-        self.meta_every, self.clean_weight = meta_every, clean_weight
+        self.meta_every, self.clean_weight, self.clean_floor = meta_every, clean_weight, clean_floor
         self.meta_smoothing, self.lagged = meta_smoothing, lagged
         self.lookahead = lookahead
         self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
@@ -177,7 +181,8 @@ class VRI(Method):
             (output_gradient,) = torch.autograd.grad(loss, leaf)
             names = list(self.classifier.parameters)
             gradient = self.classifier.gradient(forward, (output_gradient, None), names, keep=False)
-        if ahead is not None and self.clean_weight:  # beyond the paper: + γ·g, which the look-ahead has computed
+        if ahead is not None and self.clean_weight and metrics["meta_loss"] >= self.clean_floor:
+            # beyond the paper: + γ·g, which the look-ahead has computed
             gradient = {n: g + self.clean_weight * ahead.clean[n] for n, g in gradient.items()}
         self.classifier.update(gradient)
         self.steps += 1
@@ -263,9 +268,9 @@ class VRI(Method):
 
     def settings(self) -> dict[str, Any]:
         """What a step depends on besides the state; shapes of the networks show in the state itself."""
-        names = ("samples", "kl_weight", "kl_route", "meta_every", "clean_weight", "meta_smoothing", "lagged")
+        names = ["samples", "kl_weight", "kl_route", "meta_every", "clean_weight", "clean_floor", "meta_smoothing"]
         lookahead = self.lookahead if isinstance(self.lookahead, str) else list(self.lookahead)
-        return {name: getattr(self, name) for name in names} | {"lookahead": lookahead}
+        return {name: getattr(self, name) for name in names} | {"lookahead": lookahead, "lagged": self.lagged}
 
     def state_dict(self) -> dict[str, Any]:
         """The three networks, both optimizers, the generator and the step count."""
