@@ -67,10 +67,10 @@ class Sizes:
     rounds: int = 15  # of single steps
     periods: int = 4  # of PERIOD steps
     extra_rounds: int = 5  # in the other layouts; 0 leaves them out
-    budget: float = 28.0  # seconds a table, after which no more rounds are begun: a slow machine takes fewer
-    memory_runs: int = 3
+    budget: float = 18.0  # seconds a table, after which no more rounds are begun: a slow machine takes fewer
+    memory_runs: int = 2
     memory_steps: int = 3
-    overhead_steps: int = 300
+    overhead_steps: int = 200
 
 
 def measure_time(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
