@@ -1,0 +1,35 @@
+"""The command line: one small file a command, each with a function `add` that describes and runs it."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from vri import __version__
+from vri.cli import bench, demo
+
+COMMANDS = (demo, bench)  # in the order of --help
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; 2 for a mistake of the caller, 130 for Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (ValueError, OSError) as error:
+        print(f"vri {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on where it was", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vri",
+        description="Train classifiers on wrongly labelled data: Variational Rectification Inference.",
+    )
+    parser.add_argument("--version", action="version", version=f"vri {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
