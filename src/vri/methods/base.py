@@ -1,7 +1,7 @@
 """The interface of a method: what the loop needs, and nothing else."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,6 +23,9 @@ class Method(ABC):
     optimizer: torch.optim.Optimizer  # of the classifier; the loop sets its learning rate
     num_classes: int
     needs_clean: bool = False  # whether it can't do without clean samples
+    needs_index: bool = False  # whether a training batch has the samples' numbers as its third part
+    networks: int = 1  # classifiers it trains; only `model` runs at test time
+    paper: str = ""  # where it comes from
 
     @property
     def meta_due(self) -> bool:
@@ -44,6 +47,16 @@ class Method(ABC):
     def settings(self) -> dict[str, Any]:
         """Options that must be the same when a run goes on; plain values."""
         return {}
+
+    def begin_training(  # noqa: B027 (an optional hook)
+        self, size: int, clean_batches: Callable[[], Iterable[Batch]] | None
+    ) -> None:
+        """Called by the loop once, before it loads a checkpoint.
+
+        Args:
+            size: number of training samples.
+            clean_batches: each call goes through all clean samples once, in order; None if there are none.
+        """
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:  # noqa: B027 (an optional hook)
         """Called by the loop before each epoch, counted from 0, and again on resuming inside one."""
