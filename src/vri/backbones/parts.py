@@ -1,0 +1,36 @@
+"""What the factories of classifiers share: the head, He initialisation, the seed, checks of sizes."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from vri.randomness import seeded
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def pooled_head(width: int, num_classes: int) -> list[nn.Module]:
+    """Mean over the image, then the linear layer that gives the logits."""
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes)]
+
+
+def he_init(model: Module) -> Module:
+    """Draw all convolution weights anew, He normal."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+def seeded_init(seed: int | None) -> AbstractContextManager[None]:
+    """Within this context, initial weights come from `seed`, or without one from the global RNG."""
+    return nullcontext() if seed is None else seeded(seed, torch.device("cpu"))
+
+
+def check_positive(**sizes: int) -> None:
+    """Refuse sizes below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}; expected 1 or more: pass the size of the data")
