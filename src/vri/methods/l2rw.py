@@ -1,0 +1,70 @@
+"""Learning to reweight: weights of the samples of a batch from one gradient on clean samples."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vri.classifier import Outputs
+from vri.methods.base import Metrics
+from vri.methods.meta import MetaMethod, must_be, sample_losses, useless
+
+
+class L2RW(MetaMethod):
+    """Weigh each sample by how well its gradient agrees with that of the clean samples.
+
+    There is no meta network. The look-ahead is θ − α∇Σ εᵢ·Lᵢ at ε = 0, the weights are max(−∂L_meta/∂εᵢ, 0) =
+    max(α⟨∇Lᵢ, ∇L_meta⟩, 0), divided by their sum; if none is positive, all are 0 and the classifier stands still (but
+    for γ, momentum and weight decay). The classifier minimises Σ wᵢ·Lᵢ.
+
+    Departures: none.
+
+    Args:
+        options: see `MetaMethod`. `meta_every` must be 1, since weights belong to one batch; `meta_lr`,
+            `meta_weight_decay`, `meta_optimizer` and `lagged` have no meaning here and are refused.
+    """
+
+    paper = "Ren et al. 2018, Learning to Reweight Examples for Robust Deep Learning, ICML"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        meta_every: int = 1,
+        **options: Any,
+    ) -> None:
+        without = ("meta_lr", "meta_weight_decay", "meta_optimizer", "lagged")
+        mistakes = [
+            *must_be("meta_every", meta_every, meta_every == 1, "1: the weights belong to one batch"),
+            *useless(options, without, "there is no meta network"),
+        ]
+        kept = {name: value for name, value in options.items() if name not in without}
+        super().__init__(model, num_classes, optimizer, **kept, mistakes=mistakes)
+        self.weights = torch.empty(0)  # of the batch at hand
+
+    def meta_parameters(self, count: int) -> Sequence[Tensor]:
+        """ε = 0, one a sample."""
+        device, dtype = self.classifier.device, self.classifier.dtype
+        self.weights = torch.zeros(count, device=device, dtype=dtype, requires_grad=True)
+        return [self.weights]
+
+    def learn(self, gradient: Sequence[Tensor]) -> None:
+        """From the gradient in ε to weights that sum to 1."""
+        useful = (-gradient[0]).clamp(min=0)
+        total = useful.sum()
+        self.weights = useful / torch.where(total > 0, total, 1)
+
+    def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Tensor:
+        """ε in the look-ahead, then the weights (n,)."""
+        return self.weights
+
+    def loss(self, logits: Tensor, labels: Tensor, correction: Tensor) -> Tensor:
+        """Weighted sum of the cross-entropies."""
+        return (correction * sample_losses(logits, labels)).sum()
+
+    def finish(self, correction: Tensor, labels: Tensor) -> Metrics:
+        """Share of samples with a weight."""
+        return {"used": float((correction > 0).double().mean())}

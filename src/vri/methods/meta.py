@@ -1,0 +1,333 @@
+"""What methods share that learn from clean samples by the gradient of a look-ahead.
+
+All of them put a correction between the classifier and its noisy labels (sample weights, new labels, rectifying
+vectors) and learn it so that a step on noisy samples lowers the loss on clean ones.
+"""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vri import objective
+from vri.bilevel import HYPERGRADIENTS, ForwardADMissing, LookAhead, MetaGradient
+from vri.checks import Batch, check_finite
+from vri.classifier import Classifier, Forward, Outputs
+from vri.methods.base import Method, Metrics, accuracy
+from vri.randomness import draw_seed, seeded
+
+NAN = float("nan")
+
+
+class MetaMethod(Method):
+    """Learn a correction of the noisy labels on the gradient of the loss on clean samples after a step.
+
+    A method says how its networks correct a batch (`correct`) and what the classifier then minimises (`loss`); it
+    calls `learn_with` in its constructor, and adds `draw`, `kl` and `finish` where it needs them. All share the
+    options below.
+
+    Args:
+        model: any `nn.Module` that returns logits, or (logits, features); on its device already.
+        num_classes: c.
+        optimizer: trains the model's parameters; what it doesn't hold stays frozen. Its learning rate is α, in the
+            real update and in the look-ahead alike; the look-ahead takes no momentum and no weight decay.
+        hypergradient: how the meta gradient is taken: "jvp" (exact), "finite_difference" (cheaper) or "backprop".
+        meta_every: update the meta networks at every m-th step.
+        clean_weight: γ, adds γ·∇L_meta, which the look-ahead has computed anyway, to the classifier's own update on
+            the steps that compute it. Beyond the papers; 0 leaves it out.
+        clean_floor: leave that out while the meta loss is below this value.
+        generator: source of all randomness; seeded with 0 if not given.
+        head: name of the last linear layer, where it can't be found.
+        feature_dim: width of the features, for a model that returns (logits, features).
+        meta_lr: learning rate of the meta networks' Adam.
+        meta_weight_decay: weight decay of the same Adam.
+        meta_optimizer: builds another optimizer from their parameters, instead of Adam.
+        meta_smoothing: label smoothing in the meta loss.
+        lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or several).
+        lagged: take the look-ahead step as the real one too; the meta networks then lag one step, and one backward
+            is saved.
+        autocast: torch.bfloat16 for mixed precision; the meta networks stay in full precision.
+        mistakes: what the method itself found wrong with its options, see `one_of` and `must_be`.
+    """
+
+    needs_clean = True
+    kl_weight: float | None = None  # λ: the meta networks minimise L_meta(θ̂) + α·λ·KL; None if there is no KL term
+    kl_route: str = "objective"  # or "features": KL inside the loss of the look-ahead, and through the features
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        hypergradient: str = "jvp",
+        meta_every: int = 1,
+        clean_weight: float = 0.0,
+        clean_floor: float = 0.0,
+        generator: torch.Generator | None = None,
+        head: str | None = None,
+        feature_dim: int | None = None,
+        meta_lr: float = 1e-3,
+        meta_weight_decay: float = 0.0,
+        meta_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None,
+        meta_smoothing: float = 0.0,
+        lookahead: str | Sequence[str] = "all",
+        lagged: bool = False,
+        autocast: torch.dtype | None = None,
+        mistakes: Sequence[str] = (),
+    ) -> None:
+        wrong = [
+            *one_of("hypergradient", hypergradient, HYPERGRADIENTS),
+            *must_be("meta_every", meta_every, meta_every >= 1, "at least 1"),
+            *must_be("clean_weight", clean_weight, clean_weight >= 0, "0 or more"),
+            *must_be("clean_floor", clean_floor, clean_floor >= 0, "0 or more"),
+            *must_be("meta_lr", meta_lr, meta_lr > 0, "more than 0"),
+            *must_be("meta_weight_decay", meta_weight_decay, meta_weight_decay >= 0, "0 or more"),
+            *must_be("meta_smoothing", meta_smoothing, 0 <= meta_smoothing < 1, "a number in [0, 1)"),
+            *must_be("lagged", lagged, not lagged or lookahead == "all", "False where lookahead is not 'all'"),
+            *mistakes,
+        ]
+        if wrong:
+            raise ValueError(f"{type(self).__name__} got options it can't use: " + "; ".join(wrong))
+        self.classifier = Classifier(model, num_classes, optimizer, head, feature_dim, autocast)
+        self.model, self.num_classes, self.optimizer = model, num_classes, optimizer
+        self.hypergradient, self.meta_every = hypergradient, meta_every
+        self.clean_weight, self.clean_floor = clean_weight, clean_floor
+        self.meta_smoothing, self.lagged, self.lookahead = meta_smoothing, lagged, lookahead
+        self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
+        self.steps = 0
+        self._look_ahead_names = self._select(lookahead)
+        adam = partial(torch.optim.Adam, lr=meta_lr, weight_decay=meta_weight_decay, fused=True)
+        self._make_meta_optimizer = adam if meta_optimizer is None else meta_optimizer
+        self._meta_parameters: list[nn.Parameter] = []
+        self._saved = ["model", "optimizer"]  # attributes that have a state_dict
+
+    def learn_with(self, build: Callable[[], Mapping[str, nn.Module]]) -> None:
+        """Make the meta networks, each an attribute of its name, and their optimizer, `meta_optimizer`."""
+        with seeded(draw_seed(self.generator), torch.device("cpu")):
+            networks = build()
+        for name, network in networks.items():
+            setattr(self, name, network.to(self.classifier.device, self.classifier.dtype))
+            self._meta_parameters += network.parameters()
+        self.meta_optimizer = self._make_meta_optimizer(self._meta_parameters)
+        self._saved += [*networks, "meta_optimizer"]
+
+    # what a method says of itself
+
+    @abstractmethod
+    def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Any:
+        """What the meta networks make of a batch: sample weights, new labels, rectifying vectors.
+
+        Runs with a graph in the meta parameters for the look-ahead and without one for the real update. No gradient
+        passes to the classifier through `outputs`, unless `kl_route` is "features".
+        """
+
+    @abstractmethod
+    def loss(self, logits: Tensor, labels: Tensor, correction: Any) -> Tensor:
+        """What the classifier minimises."""
+
+    def draw(self, count: int) -> Any:
+        """Randomness of `correct`, fresh for the look-ahead and for the real update."""
+        return None
+
+    def kl(self, correction: Any) -> Tensor:
+        """KL divergence of the posterior from its prior, for methods with a `kl_weight`."""
+        raise NotImplementedError
+
+    def finish(self, correction: Any, labels: Tensor) -> Metrics:
+        """After the real update: remember what the next step needs, and report numbers of the method's own."""
+        return {}
+
+    # the step
+
+    @property
+    def meta_due(self) -> bool:
+        """Whether the next step updates the meta networks, and so reads a clean batch."""
+        return self.steps % self.meta_every == 0
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """Look ahead, learn to correct, update the classifier."""
+        # the batches, checked before anything moves
+        inputs, labels = self.classifier.unpack(batch, "training")
+        due = self.meta_due
+        if due and meta_batch is None:
+            raise ValueError(
+                "this step updates the meta networks and needs a clean batch, but meta_batch is None; "
+                "pass one whenever method.meta_due is true"
+            )
+        meta = self.classifier.unpack(meta_batch, "meta") if due else None
+
+        # the training forward; it serves the look-ahead and the real update
+        tangent_pass = due and self.hypergradient == "jvp"
+        forward = self.classifier.forward(inputs, draw_seed(self.generator), keep=tangent_pass)
+        outputs = Outputs(*(o.detach() for o in forward.outputs))
+
+        # θ̂ = θ − α∇ℓ, then the meta networks on the gradient of the meta loss at θ̂
+        ahead, metrics = None, {"meta_loss": NAN, "meta_accuracy": NAN}
+        if self.kl_weight is not None:
+            metrics["kl"] = NAN
+        if meta is not None:
+            ahead, metrics = self._meta_step(forward, labels, *meta)
+
+        # θ with the updated networks and fresh draws; the correction carries no gradient
+        with torch.no_grad():
+            correction = self.correct(outputs, labels, self.draw(len(labels)))
+        leaf = outputs.logits.requires_grad_()
+        loss = self.loss(leaf, labels, correction)
+        if ahead is not None and self.lagged:
+            gradient = ahead.step
+        else:
+            (output_gradient,) = torch.autograd.grad(loss, leaf)
+            names = list(self.classifier.parameters)
+            gradient = self.classifier.gradient(forward, (output_gradient, None), names, keep=False)
+        if ahead is not None and self.clean_weight and metrics["meta_loss"] >= self.clean_floor:
+            # beyond the papers: + γ·g, which the look-ahead has computed
+            gradient = {n: g + self.clean_weight * ahead.clean[n] for n, g in gradient.items()}
+        self.classifier.update(gradient)
+        self.steps += 1
+
+        own = self.finish(correction, labels)
+        return metrics | {"loss": float(loss.detach()), "accuracy": accuracy(leaf.detach(), labels)} | own
+
+    def _meta_step(
+        self, forward: Forward, labels: Tensor, meta_inputs: Any, meta_labels: Tensor
+    ) -> tuple[MetaGradient, Metrics]:
+        """Update the meta networks; what the look-ahead found, for the real update, and what to report."""
+        drawn, meta_seed = self.draw(len(labels)), draw_seed(self.generator)
+        seen: dict[str, Tensor] = {}
+        rates = {n: rate for n, rate in self.classifier.rates.items() if n in self._look_ahead_names}
+
+        def loss(logits: Tensor, features: Tensor) -> Tensor:  # ℓ(z, f) of θ̂ = θ − α∇ℓ
+            through = self.kl_route == "features"
+            read = Outputs(logits.detach(), features if through else features.detach())
+            correction = self.correct(read, labels, drawn)
+            corrected = self.loss(logits, labels, correction)
+            if self.kl_weight is None:
+                return corrected
+            seen["kl"] = self.kl(correction)
+            return corrected + self.kl_weight * seen["kl"] if through else corrected
+
+        def penalty() -> Tensor | None:  # KL in the objective itself, unless it went through the look-ahead
+            if self.kl_weight is None or self.kl_route == "features":
+                return None
+            # the look-ahead gives the meta loss the factor α, so KL has it too
+            return max(rates.values()) * self.kl_weight * seen["kl"]
+
+        def meta_loss(theta: Mapping[str, Tensor]) -> Tensor:
+            logits = self.classifier.at(theta, meta_inputs, meta_seed).logits
+            seen["logits"] = logits.detach()
+            check_finite(seen["logits"], "meta logits")
+            seen["loss"] = objective.meta_loss(logits, meta_labels, self.meta_smoothing)
+            return seen["loss"]
+
+        parameters = self.meta_parameters(len(labels))
+        gradient_of = list(self.classifier.parameters) if self.clean_weight else list(rates)
+        ahead = self._differentiate(
+            LookAhead(self.classifier, forward, loss, meta_loss, rates, parameters, gradient_of, penalty)
+        )
+        self.learn(ahead.meta)
+        metrics = {"meta_loss": float(seen["loss"].detach()), "meta_accuracy": accuracy(seen["logits"], meta_labels)}
+        return ahead, metrics | ({"kl": float(seen["kl"].detach())} if "kl" in seen else {})
+
+    def meta_parameters(self, count: int) -> Sequence[Tensor]:
+        """What is learned on the clean samples: the parameters of the meta networks."""
+        return self._meta_parameters
+
+    def learn(self, gradient: Sequence[Tensor]) -> None:
+        """One step of the meta optimizer."""
+        for parameter, grad in zip(self._meta_parameters, gradient, strict=True):
+            parameter.grad = grad
+        self.meta_optimizer.step()
+        self.meta_optimizer.zero_grad(set_to_none=True)
+
+    def _differentiate(self, problem: LookAhead) -> MetaGradient:
+        try:
+            return HYPERGRADIENTS[self.hypergradient](problem)
+        except ForwardADMissing as missing:
+            warnings.warn(
+                f"forward-mode differentiation is not available for {missing.operator}: "
+                f"{type(self).__name__} goes on with hypergradient='finite_difference'",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            self.hypergradient = "finite_difference"
+            return HYPERGRADIENTS[self.hypergradient](problem)
+
+    # saving
+
+    def settings(self) -> dict[str, Any]:
+        """What a step depends on besides the state; shapes of the networks show in the state itself."""
+        names = ["meta_every", "clean_weight", "clean_floor", "meta_smoothing", "lagged"]
+        names += ["kl_weight", "kl_route"] if self.kl_weight is not None else []
+        lookahead = self.lookahead if isinstance(self.lookahead, str) else list(self.lookahead)
+        return {name: getattr(self, name) for name in names} | {"lookahead": lookahead}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All networks, both optimizers, the generator and the step count."""
+        saved = {name: getattr(self, name).state_dict() for name in self._saved}
+        return saved | {"generator": self.generator.get_state(), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()` of a method with the same networks."""
+        for name in self._saved:
+            getattr(self, name).load_state_dict(state[name])
+        self.generator.set_state(state["generator"].cpu())
+        self.steps = int(state["steps"])
+
+    def _select(self, lookahead: str | Sequence[str]) -> set[str]:
+        names = set(self.classifier.parameters)
+        if lookahead == "all":
+            return names
+        prefixes = [lookahead] if isinstance(lookahead, str) else list(lookahead)
+        if prefixes == ["head"] and self.classifier.head_name is not None:
+            prefixes = [self.classifier.head_name]
+        chosen = {n for n in names for p in prefixes if p in ("", n) or n.startswith(f"{p}.")}
+        if not chosen:
+            raise ValueError(
+                f"lookahead={lookahead!r} names no trained parameter: expected 'all', 'head' or the name of a "
+                f"layer, such as {sorted({n.split('.')[0] for n in names})}"
+            )
+        return chosen
+
+
+class LossNetwork(nn.Module):
+    """A sample's loss to one number, by an MLP with one hidden layer of ReLU."""
+
+    def __init__(self, hidden: int, squash: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self._squash = squash
+
+    def forward(self, losses: Tensor) -> Tensor:
+        """One number a sample: (n,) to (n,)."""
+        return self._squash(self.layers(losses.unsqueeze(1)).squeeze(1))
+
+
+def sample_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each sample (n,), for hard labels and soft ones alike."""
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def one_hot(labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels as probability vectors (n, c) of the logits' kind; soft ones are that already."""
+    return labels if labels.is_floating_point() else F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+
+
+def one_of(name: str, value: str, allowed: Collection[str]) -> list[str]:
+    """The mistake, if there is one, of an option that is a choice."""
+    return [] if value in allowed else [f"{name}={value!r} (expected one of {', '.join(allowed)})"]
+
+
+def must_be(name: str, value: object, right: bool, what: str) -> list[str]:
+    """The mistake, if there is one, of an option that must be `what`."""
+    return [] if right else [f"{name}={value!r} (expected {what})"]
+
+
+def useless(options: Mapping[str, object], names: Collection[str], why: str) -> list[str]:
+    """The mistakes of options that would do nothing."""
+    return [f"{name}={options[name]!r} (expected to be left out: {why})" for name in names if name in options]

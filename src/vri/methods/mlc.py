@@ -1,0 +1,91 @@
+"""Meta label correction: a network gives each sample a new soft label."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vri import objective
+from vri.classifier import Outputs
+from vri.methods.base import Metrics
+from vri.methods.meta import MetaMethod, must_be, one_hot
+
+
+class LabelNetwork(nn.Module):
+    """Features and noisy label to a soft label."""
+
+    def __init__(self, feature_dim: int, num_classes: int, hidden: Sequence[int], label_dim: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_classes, label_dim)
+        widths = [feature_dim + label_dim, *hidden]
+        layers: list[nn.Module] = []
+        for width, size in zip(widths, hidden, strict=False):
+            layers += [nn.Linear(width, size), nn.Tanh()]
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Probabilities (n, c); `labels` are probability vectors too, embedded as the mixture of their classes."""
+        inputs = torch.cat([features, labels @ self.embedding.weight], dim=1)
+        return F.softmax(self.layers(inputs), dim=1)
+
+
+class MLC(MetaMethod):
+    """Train on soft labels that a network makes of features and noisy label, learned on the clean samples.
+
+    As in the paper, features pass no gradient to the classifier, and the look-ahead is the real step as well
+    (`lagged`), so that the network for labels lags one step.
+
+    This is meta label correction. The row "MLC (CVPR20)" in the VRI paper's tables is another method, the meta loss
+    correction of Wang et al. 2020, which learns a transition matrix.
+
+    Departures: the look-ahead is plain SGD, and one step of it (the paper's k = 1); Adam without AMSGrad. The public
+    code can train on half of each clean batch as well: `clean_weight` is here for that.
+
+    Args:
+        hidden: hidden widths of the network.
+        label_dim: size of the label embedding.
+        options: see `MetaMethod`. The authors have Adam with learning rate 3e-4.
+    """
+
+    paper = "Zheng et al. 2021, Meta Label Correction for Noisy Label Learning, AAAI"
+
+    label_network: LabelNetwork
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        hidden: Sequence[int] = (128, 128),
+        label_dim: int = 64,
+        meta_lr: float = 3e-4,
+        lookahead: str | Sequence[str] = "all",
+        lagged: bool | None = None,
+        **options: Any,
+    ) -> None:
+        lagged = lookahead == "all" if lagged is None else lagged  # a part of the step can't be all of it
+        mistakes = [
+            *must_be("hidden", hidden, all(size >= 1 for size in hidden), "widths of at least 1"),
+            *must_be("label_dim", label_dim, label_dim >= 1, "at least 1"),
+        ]
+        options = {"meta_lr": meta_lr, "lookahead": lookahead, "lagged": lagged, "mistakes": mistakes, **options}
+        super().__init__(model, num_classes, optimizer, **options)
+        shape = (self.classifier.feature_dim, num_classes, hidden, label_dim)
+        self.learn_with(lambda: {"label_network": LabelNetwork(*shape)})
+
+    def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Tensor:
+        """Soft labels (n, c)."""
+        corrected: Tensor = self.label_network(outputs.features, one_hot(labels, outputs.logits))
+        return corrected
+
+    def loss(self, logits: Tensor, labels: Tensor, correction: Tensor) -> Tensor:
+        """Cross-entropy with the corrected labels."""
+        return objective.cross_entropy(logits, correction)
+
+    def finish(self, correction: Tensor, labels: Tensor) -> Metrics:
+        """Share of samples whose most probable class is another than the given one."""
+        given = one_hot(labels, correction).argmax(1)
+        return {"relabelled": float((correction.argmax(1) != given).double().mean())}

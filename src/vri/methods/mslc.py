@@ -1,0 +1,155 @@
+"""Meta soft label corrector: a label mixed from the given one and the classifier's predictions."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vri import objective
+from vri.checks import Batch
+from vri.classifier import Outputs
+from vri.methods.base import Metrics
+from vri.methods.meta import LossNetwork, MetaMethod, must_be, one_hot, sample_losses
+
+
+class Corrected(NamedTuple):
+    """Corrected labels of a batch, (n, c) both."""
+
+    targets: Tensor  # to train on
+    soft: Tensor  # to remember
+
+
+class MSLC(MetaMethod):
+    """Train on a·y + (1 − a)·(b·previous + (1 − b)·current), with a and b learned on the clean samples.
+
+    y is the given label, `current` the prediction of the moment and `previous` what was remembered of the sample when
+    it was last seen: its corrected label, or in the first phase its prediction. a and b are MLPs 1-100-1 with a sigmoid
+    of the losses L(z, y) and L(z, previous). A first phase trains on the given labels. No gradient passes to the
+    classifier through the corrected label.
+
+    It needs the samples' numbers as the third part of each training batch, and `begin_training` before the first step;
+    the loop does both. A sample that has no memory yet takes its current prediction for the previous one.
+
+    Departures: the paper's text was not at hand, only its abstract and the settings of its public code.
+
+    Args:
+        warmup_share: share of the epochs that the first phase takes; the authors have 80 of 120.
+        hard: take the most probable class of `previous` and `current` in the loss, as the public code does. With
+            probabilities (False) `current` exerts no force: there its cross-entropy has its minimum. What is remembered
+            is soft in both cases.
+        hidden: width of the hidden layers.
+        options: see `MetaMethod`. The authors have Adam with learning rate 1e-3 and weight decay 1e-4.
+    """
+
+    paper = "Wu et al. 2021, Learning to Purify Noisy Labels via Meta Soft Label Corrector, AAAI"
+    needs_index = True
+
+    label_share: LossNetwork
+    previous_share: LossNetwork
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        warmup_share: float = 2 / 3,
+        hard: bool = True,
+        hidden: int = 100,
+        meta_weight_decay: float = 1e-4,
+        **options: Any,
+    ) -> None:
+        mistakes = [
+            *must_be("warmup_share", warmup_share, 0 <= warmup_share < 1, "a number in [0, 1)"),
+            *must_be("hidden", hidden, hidden >= 1, "at least 1"),
+        ]
+        options = {"meta_weight_decay": meta_weight_decay, "mistakes": mistakes, **options}
+        super().__init__(model, num_classes, optimizer, **options)
+        self.warmup_share, self.hard = warmup_share, hard
+        self.warming = False  # in the first phase
+        self.memory = torch.empty(0, num_classes)  # row of zeros: nothing remembered
+        self._index = torch.empty(0, dtype=torch.long)  # of the batch at hand
+        self.learn_with(
+            lambda: {name: LossNetwork(hidden, torch.sigmoid) for name in ("label_share", "previous_share")}
+        )
+
+    def begin_training(self, size: int, clean_batches: Callable[[], Iterable[Batch]] | None) -> None:
+        """Make room for one label a sample."""
+        device, dtype = self.classifier.device, self.classifier.dtype
+        self.memory = torch.zeros(size, self.num_classes, device=device, dtype=dtype)
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Correct labels once the first phase is over."""
+        self.warming = epoch < round(self.warmup_share * epochs)
+
+    @property
+    def meta_due(self) -> bool:
+        """No clean samples in the first phase."""
+        return not self.warming and super().meta_due
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step, which also remembers the corrected labels."""
+        self._index = self._read_index(batch)
+        return super().step(batch, meta_batch)
+
+    def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Corrected:
+        """Mix the three labels."""
+        given, current = one_hot(labels, outputs.logits), F.softmax(outputs.logits, dim=1)
+        if self.warming:
+            return Corrected(given, current)
+        previous = self.memory[self._index]
+        previous = torch.where(previous.sum(1, keepdim=True) > 0, previous, current)
+        pseudo = [self._harden(previous), self._harden(current)]
+        a = self.label_share(sample_losses(outputs.logits, given)).unsqueeze(1)  # (n, 1)
+        b = self.previous_share(sample_losses(outputs.logits, pseudo[0])).unsqueeze(1)
+        mixed = [a * given + (1 - a) * (b * p + (1 - b) * q) for p, q in (pseudo, (previous, current))]
+        return Corrected(*mixed)
+
+    def loss(self, logits: Tensor, labels: Tensor, correction: Corrected) -> Tensor:
+        """Cross-entropy with the corrected labels."""
+        return objective.cross_entropy(logits, correction.targets)
+
+    def finish(self, correction: Corrected, labels: Tensor) -> Metrics:
+        """Remember; share of samples whose most probable class is another than the given one."""
+        self.memory[self._index] = correction.soft
+        given = one_hot(labels, correction.targets).argmax(1)
+        return {"relabelled": float((correction.targets.argmax(1) != given).double().mean())}
+
+    def settings(self) -> dict[str, Any]:
+        """Those of all meta methods, the first phase and the kind of pseudo-label."""
+        return super().settings() | {"warmup_share": self.warmup_share, "hard": self.hard}
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of all meta methods, and what is remembered of the samples."""
+        return super().state_dict() | {"memory": self.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`."""
+        super().load_state_dict(state)
+        self.memory = state["memory"].to(self.classifier.device, copy=True)
+
+    def _harden(self, labels: Tensor) -> Tensor:
+        return one_hot(labels.argmax(1), labels) if self.hard else labels
+
+    def _read_index(self, batch: Batch) -> Tensor:
+        if not isinstance(batch, (tuple, list)) or len(batch) < 3:
+            raise ValueError(
+                "MSLC remembers a label of each sample, but the training batch has no sample numbers: expected "
+                "(inputs, labels, numbers); let the data set return them, or train with vri.train"
+            )
+        index = torch.as_tensor(batch[2]).to(self.classifier.device, torch.long)
+        size = len(self.memory)
+        if not size:
+            raise ValueError(
+                "MSLC does not know yet how many samples there are: call begin_training(size, None) before the "
+                "first step, or train with vri.train"
+            )
+        if index.shape != (len(batch[1]),) or int(index.min()) < 0 or int(index.max()) >= size:
+            raise ValueError(
+                f"the sample numbers have shape {tuple(index.shape)} and run from {int(index.min())} to "
+                f"{int(index.max())}: expected one for each of {len(batch[1])} labels, from 0 to {size - 1}; "
+                "number the samples by their place in the training set"
+            )
+        return index

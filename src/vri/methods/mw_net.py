@@ -1,0 +1,65 @@
+"""Meta-Weight-Net: the weight of a sample is a learned function of its loss."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vri.classifier import Outputs
+from vri.methods.base import Metrics
+from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
+
+
+class MWNet(MetaMethod):
+    """Weigh each sample by V(Lᵢ): an MLP 1-100-1 with a sigmoid, learned on the clean samples.
+
+    The classifier minimises 1/n Σ V(Lᵢ)·Lᵢ. As in the paper's update equations, V multiplies ∇Lᵢ: no gradient passes to
+    the classifier through the input of V.
+
+    Departures: the look-ahead has the learning rate of the moment, as the paper's equations do.
+
+    Args:
+        hidden: width of the hidden layer.
+        normalize: divide the weights by their sum instead of by n. The paper's equations don't; the authors' code for
+            imbalanced classes does.
+        options: see `MetaMethod`. The paper has Adam with learning rate 1e-3 and weight decay 1e-4.
+    """
+
+    paper = "Shu et al. 2019, Meta-Weight-Net: Learning an Explicit Mapping for Sample Weighting, NeurIPS"
+
+    weight_network: LossNetwork
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        hidden: int = 100,
+        normalize: bool = False,
+        meta_weight_decay: float = 1e-4,
+        **options: Any,
+    ) -> None:
+        mistakes = must_be("hidden", hidden, hidden >= 1, "at least 1")
+        options = {"meta_weight_decay": meta_weight_decay, "mistakes": mistakes, **options}
+        super().__init__(model, num_classes, optimizer, **options)
+        self.normalize = normalize
+        self.learn_with(lambda: {"weight_network": LossNetwork(hidden, torch.sigmoid)})
+
+    def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Tensor:
+        """Weights V(Lᵢ) (n,)."""
+        weights: Tensor = self.weight_network(sample_losses(outputs.logits, labels))
+        return weights
+
+    def loss(self, logits: Tensor, labels: Tensor, correction: Tensor) -> Tensor:
+        """Weighted cross-entropy."""
+        weighted = correction * sample_losses(logits, labels)
+        return weighted.sum() / correction.sum() if self.normalize else weighted.mean()
+
+    def finish(self, correction: Tensor, labels: Tensor) -> Metrics:
+        """Mean weight."""
+        return {"weight": float(correction.mean())}
+
+    def settings(self) -> dict[str, Any]:
+        """Those of all meta methods, and the divisor."""
+        return super().settings() | {"normalize": self.normalize}

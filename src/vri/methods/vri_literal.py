@@ -1,0 +1,33 @@
+"""VRI as its paper's text has it, without what we changed."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from vri.methods.vri import VRI
+
+PAPER: dict[str, Any] = {
+    "kl_route": "features",
+    "kl_weight": 1e-3,
+    "clean_weight": 0.0,
+    "initial_mean": 0.0,
+    "meta_smoothing": 0.0,
+    "meta_every": 1,
+    "normalize": False,
+    "bound": "sigmoid",  # of the table of architectures
+    "meta_lr": 3e-4,
+}
+
+
+class LiteralVRI(VRI):
+    """VRI with the settings of its paper: KL inside the look-ahead and through the features, nothing beyond the paper.
+
+    Args:
+        options: those of `VRI`; those in `PAPER` have other defaults here.
+    """
+
+    paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels: to the letter"
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        super().__init__(model, num_classes, optimizer, **{**PAPER, **options})

@@ -1,0 +1,89 @@
+"""WarPI: warped probabilistic inference, a rectifying vector by Monte-Carlo from logits and label."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vri import objective
+from vri.classifier import Outputs
+from vri.methods.base import Metrics
+from vri.methods.meta import MetaMethod, must_be
+from vri.networks import MetaNetwork
+from vri.objective import Gaussian
+
+
+class Vectors(NamedTuple):
+    """Rectifying vectors and the distribution they were drawn from."""
+
+    drawn: Tensor  # (k, n, c)
+    posterior: Gaussian
+
+
+class WarPI(MetaMethod):
+    """Multiply the logits by π(v) with v drawn from a Gaussian that a network makes of logits and label.
+
+    The forerunner of VRI: the network is smaller and reads the logits instead of the features, and there is no prior
+    and no KL term. The classifier's loss is the mean over k draws. π is the sigmoid; mean and log-variance are free.
+
+    Departures: the layers begin as PyTorch makes them.
+
+    Args:
+        samples: k, draws of the rectifying vector.
+        hidden: hidden widths of the network, with tanh between them.
+        label_dim: size of the label embedding; c if not given.
+        options: see `MetaMethod`. The authors have Adam with learning rate 3e-4.
+    """
+
+    paper = "Sun et al. 2022, Learning to Rectify for Robust Learning with Noisy Labels, Pattern Recognition"
+
+    meta_network: MetaNetwork
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        samples: int = 3,
+        hidden: Sequence[int] = (100, 100),
+        label_dim: int | None = None,
+        meta_lr: float = 3e-4,
+        **options: Any,
+    ) -> None:
+        label_dim = num_classes if label_dim is None else label_dim
+        mistakes = [
+            *must_be("samples", samples, samples >= 1, "at least 1"),
+            *must_be("hidden", hidden, all(size >= 1 for size in hidden), "widths of at least 1"),
+            *must_be("label_dim", label_dim, label_dim >= 1, "at least 1"),
+        ]
+        options = {"meta_lr": meta_lr, "mistakes": mistakes, **options}
+        super().__init__(model, num_classes, optimizer, **options)
+        self.samples = samples
+        shape: dict[str, Any] = {"hidden": hidden, "label_dim": label_dim, "bound": "none", "normalize": False}
+        self.learn_with(lambda: {"meta_network": MetaNetwork(num_classes, num_classes, **shape)})
+
+    def draw(self, count: int) -> Tensor:
+        """ε (k, n, c)."""
+        shape = (self.samples, count, self.num_classes)
+        device, dtype = self.generator.device, self.classifier.dtype
+        drawn = torch.randn(shape, generator=self.generator, device=device, dtype=dtype)
+        return drawn.to(self.classifier.device, non_blocking=True)
+
+    def correct(self, outputs: Outputs, labels: Tensor, drawn: Tensor) -> Vectors:
+        """Draw the rectifying vectors."""
+        posterior: Gaussian = self.meta_network(outputs.logits, labels)
+        return Vectors(objective.reparameterize(posterior, drawn), posterior)
+
+    def loss(self, logits: Tensor, labels: Tensor, correction: Vectors) -> Tensor:
+        """Cross-entropy of the rectified logits, averaged over draws and samples."""
+        return objective.empirical_loss(correction.drawn, logits, labels)
+
+    def finish(self, correction: Vectors, labels: Tensor) -> Metrics:
+        """Mean ‖σ²‖."""
+        return {"variance": float(correction.posterior.log_var.exp().norm(dim=1).mean())}
+
+    def settings(self) -> dict[str, Any]:
+        """Those of all meta methods, and k."""
+        return super().settings() | {"samples": self.samples}
