@@ -1,0 +1,66 @@
+"""Bootstrapping: labels mixed with the network's own predictions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vri import objective
+from vri.checks import Batch
+from vri.methods.base import Metrics
+from vri.methods.cross_entropy import CrossEntropy
+from vri.methods.shared import check_options, loss_step, one_hot
+
+
+def soft_bootstrapping(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
+    """−Σ_c (β·y_c + (1 − β)·p_c) log p_c; the gradient goes through p in both places."""
+    targets = beta * one_hot(labels, logits) + (1 - beta) * F.softmax(logits, dim=1)
+    return objective.cross_entropy(logits, targets)
+
+
+def hard_bootstrapping(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
+    """−Σ_c (β·y_c + (1 − β)·1[c = argmax p]) log p_c."""
+    targets = beta * one_hot(labels, logits) + (1 - beta) * one_hot(logits.argmax(1), logits)
+    return objective.cross_entropy(logits, targets)
+
+
+class Bootstrapping(CrossEntropy):
+    """Train on labels mixed with what the network itself says.
+
+    L = −Σ_c (β·y_c + (1 − β)·t_c) log p_c, where t is the prediction: p itself (soft) or its largest class (hard).
+
+    Args:
+        hard: whether t is the largest class.
+        beta: β, trust in the labels; 1 is plain cross-entropy. Without it the paper's: 0.95 soft, 0.8 hard.
+        options: as in `CrossEntropy`.
+    """
+
+    paper = (
+        "Reed, Lee, Anguelov, Szegedy, Erhan, Rabinovich, Training Deep Neural Networks on Noisy Labels with "
+        "Bootstrapping (ICLR 2015 workshop)"
+    )
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        hard: bool = False,
+        beta: float | None = None,
+        **options: Any,
+    ) -> None:
+        beta = (0.8 if hard else 0.95) if beta is None else beta
+        check_options("Bootstrapping", beta=(beta, 0 < beta <= 1, "a number in (0, 1]"))
+        super().__init__(model, num_classes, optimizer, **options)
+        self.hard, self.beta = hard, beta
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of cross-entropy on the mixed labels."""
+        loss = hard_bootstrapping if self.hard else soft_bootstrapping
+        return loss_step(self.classifier, self.generator, batch, lambda z, y: loss(z, y, self.beta))
+
+    def settings(self) -> dict[str, Any]:
+        """What the labels are mixed with, and how much."""
+        return {"hard": self.hard, "beta": self.beta}

@@ -1,0 +1,34 @@
+"""Decoupling: two networks learn only where they disagree."""
+
+from vri import objective
+from vri.checks import Batch
+from vri.methods.base import Metrics, accuracy
+from vri.methods.shared import descend
+from vri.methods.twins import TwoNetworks, disagreement
+
+
+class Decoupling(TwoNetworks):
+    """Train two networks on the samples that they predict differently.
+
+    When to update is decoupled from how: D = {i : argmax f₁(xᵢ) ≠ argmax f₂(xᵢ)}, and each network takes a step on
+    its mean cross-entropy over D; where D is empty, none does. Only the first network predicts.
+
+    `loss` reports the first network's cross-entropy of the whole batch, since D may be empty.
+    """
+
+    paper = 'Malach, Shalev-Shwartz, Decoupling "when to update" from "how to update" (NeurIPS 2017)'
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of each network on the samples of disagreement."""
+        inputs, labels = self.classifiers[0].unpack(batch, "training")
+        forwards = self.forward(inputs)
+        logits = forwards[0].outputs.logits.detach()
+        kept = disagreement(forwards).nonzero().squeeze(1)
+        if len(kept):
+            for classifier, forward in zip(self.classifiers, forwards, strict=True):
+                descend(classifier, forward, lambda z: objective.cross_entropy(z[kept], labels[kept]))
+        return {
+            "loss": float(objective.cross_entropy(logits, labels)),
+            "accuracy": accuracy(logits, labels),
+            "disagreement": len(kept) / len(labels),
+        }

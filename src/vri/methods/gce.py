@@ -1,0 +1,56 @@
+"""Generalised cross-entropy: a loss between cross-entropy and the mean absolute error."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vri.checks import Batch
+from vri.methods.base import Metrics
+from vri.methods.cross_entropy import CrossEntropy
+from vri.methods.shared import check_options, loss_step, one_hot
+
+
+def generalised_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:
+    """Mean of (1 − p_y^q) / q; of a soft label the mean under it."""
+    log_p = F.log_softmax(logits, dim=1)
+    loss = -torch.expm1(q * log_p) / q  # keeps its digits as q → 0
+    return (one_hot(labels, logits) * loss).sum(1).mean()
+
+
+class GCE(CrossEntropy):
+    """Train with the generalised cross-entropy, which wrong labels pull at less.
+
+    L = (1 − p_y^q) / q: cross-entropy as q → 0, the mean absolute error 1 − p_y at q = 1. The gradient is that of
+    cross-entropy times p_y^q, so a label that the network finds unlikely counts little.
+
+    This is the plain L_q; the paper's truncated variant, which prunes samples with p_y ≤ k, is left out.
+
+    Args:
+        q: between cross-entropy (0) and the mean absolute error (1).
+        options: as in `CrossEntropy`.
+    """
+
+    paper = "Zhang, Sabuncu, Generalized Cross Entropy Loss for Training Deep Networks with Noisy Labels (NeurIPS 2018)"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        q: float = 0.7,
+        **options: Any,
+    ) -> None:
+        check_options("GCE", q=(q, 0 < q <= 1, "a number in (0, 1]; 'cross-entropy' is q → 0"))
+        super().__init__(model, num_classes, optimizer, **options)
+        self.q = q
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of the generalised cross-entropy."""
+        return loss_step(self.classifier, self.generator, batch, lambda z, y: generalised_cross_entropy(z, y, self.q))
+
+    def settings(self) -> dict[str, Any]:
+        """The exponent."""
+        return {"q": self.q}

@@ -1,0 +1,199 @@
+"""Gold loss correction: learn how the labels were corrupted, then train through that."""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vri import objective
+from vri.checks import Batch, check_meta_labels
+from vri.methods.base import Metrics, accuracy
+from vri.methods.cross_entropy import CrossEntropy
+from vri.methods.shared import check_options, loss_step, one_hot
+from vri.randomness import draw_seed
+
+NAN = float("nan")
+
+
+def corruption_matrix(probabilities: Tensor, clean_labels: Tensor) -> Tensor:
+    """Ĉ (c, c): row i is the mean of p̂(noisy label | x) over the clean samples of class i.
+
+    A soft label counts in every class by its share.
+    """
+    members = one_hot(clean_labels, probabilities).to(probabilities.dtype)  # (n, c)
+    return members.T @ probabilities / members.sum(0).unsqueeze(1)
+
+
+def corrected_cross_entropy(logits: Tensor, noisy_labels: Tensor, matrix: Tensor) -> Tensor:
+    """Mean of −log Σ_i p_i·C_iy: cross-entropy of the noisy labels that the matrix makes of predicted ones."""
+    noisy = F.softmax(logits, dim=1) @ matrix  # (n, c)
+    log_noisy = noisy.clamp_min(torch.finfo(noisy.dtype).tiny).log()
+    return -(one_hot(noisy_labels, logits) * log_noisy).sum(1).mean()
+
+
+class GLC(CrossEntropy):
+    """Estimate from clean samples how labels were corrupted, and correct the loss of the noisy ones.
+
+    First the network learns the noisy labels. On the clean samples it then gives Ĉ_ij, the mean of p̂(ỹ = j | x) over
+    those of class i. In the second phase the loss is −log (Ĉᵀp)_ỹ on noisy samples and cross-entropy on clean
+    ones, every sample of both sets counting the same.
+
+    The second phase starts from scratch as in the paper, from the weights the training began with; restart=False goes
+    on with the weights of the first. With a restart the learning-rate schedule runs through in each phase, without
+    one it runs through once. Other than in the paper, both phases share the epochs; a step takes its noisy and its
+    clean samples in two forwards; and clean batches are weighted so that each sample counts the same, instead of
+    being drawn as rarely. In a loop of your own call `begin_training` and `begin_epoch`.
+
+    Args:
+        estimate_share: share of the epochs spent on the first phase; each phase has one epoch at least.
+        restart: whether the second phase starts from scratch.
+        options: as in `CrossEntropy`.
+    """
+
+    needs_clean = True
+    paper = (
+        "Hendrycks, Mazeika, Wilson, Gimpel, Using Trusted Data to Train Deep Networks on Labels Corrupted by Severe "
+        "Noise (NeurIPS 2018)"
+    )
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        estimate_share: float = 0.5,
+        restart: bool = True,
+        **options: Any,
+    ) -> None:
+        check_options("GLC", estimate_share=(estimate_share, 0 < estimate_share < 1, "a number in (0, 1)"))
+        super().__init__(model, num_classes, optimizer, **options)
+        self.estimate_share, self.restart = estimate_share, restart
+        self.matrix: Tensor | None = None  # Ĉ; None in the first phase
+        self.noisy_share = 1.0  # of all samples, noisy and clean
+        self._size = 0
+        self._clean_batches: Callable[[], Iterable[Batch]] | None = None
+        self._initial: dict[str, Any] | None = None  # state to start the second phase from
+        self._switch = estimate_share  # share of the training after which it starts
+
+    @property
+    def meta_due(self) -> bool:
+        """Clean samples in the second phase."""
+        return self.matrix is not None
+
+    def begin_training(self, size: int, clean_batches: Callable[[], Iterable[Batch]] | None) -> None:
+        """Begin with the first phase."""
+        if clean_batches is None:
+            raise ValueError(
+                "GLC learns from clean samples, but clean_batches is None; give a function that goes through them once"
+            )
+        self._size, self._clean_batches, self.matrix = size, clean_batches, None
+        if self.restart:
+            state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()["state"]}
+            self._initial = copy.deepcopy(state)
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Go over to the second phase after `estimate_share` of the epochs."""
+        if epochs < 2:
+            raise ValueError(
+                f"GLC has two phases, but epochs={epochs}; expected 2 or more: one to learn the noisy labels and one "
+                "to train with the corrected loss"
+            )
+        first = min(max(round(self.estimate_share * epochs), 1), epochs - 1)
+        self._switch = first / epochs
+        if epoch >= first and self.matrix is None:
+            self._correct()
+
+    def lr_scale(self, progress: float, schedule: Callable[[float], float]) -> float:
+        """The schedule from its start in each phase, if the second starts from scratch."""
+        if not self.restart:
+            return schedule(progress)
+        if self.matrix is None:
+            return schedule(progress / self._switch)
+        return schedule((progress - self._switch) / (1 - self._switch))
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of cross-entropy on noisy labels, or of the corrected loss with clean samples."""
+        nothing = {"clean_loss": NAN, "clean_accuracy": NAN, "labels_right": NAN}
+        if self.matrix is None:
+            return loss_step(self.classifier, self.generator, batch, objective.cross_entropy) | nothing
+        return self._corrected_step(batch, meta_batch, self.matrix)
+
+    def settings(self) -> dict[str, Any]:
+        """The two phases."""
+        return {"estimate_share": self.estimate_share, "restart": self.restart}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The classifier, its optimizer, the generator, what is known of the noise, and the weights to restart from."""
+        mine = {"matrix": self.matrix, "noisy_share": self.noisy_share, "initial": self._initial}
+        return super().state_dict() | mine
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`."""
+        matrix, initial = state["matrix"], state["initial"]
+        super().load_state_dict(state)
+        self.matrix = None if matrix is None else matrix.to(self.classifier.device, copy=True)
+        self.noisy_share, self._initial = float(state["noisy_share"]), copy.deepcopy(initial)
+
+    def _corrected_step(self, batch: Batch, meta_batch: Batch | None, matrix: Tensor) -> Metrics:
+        classifier = self.classifier
+        inputs, labels = classifier.unpack(batch, "training")
+        if meta_batch is None:
+            raise ValueError(
+                "this step trains on clean samples too, but meta_batch is None; pass one whenever method.meta_due "
+                "is true"
+            )
+        clean_inputs, clean_labels = classifier.unpack(meta_batch, "meta")
+        forwards = [classifier.forward(x, draw_seed(self.generator)) for x in (inputs, clean_inputs)]
+        noisy_leaf, clean_leaf = (forward.outputs.logits.detach().requires_grad_() for forward in forwards)
+        noisy_loss = corrected_cross_entropy(noisy_leaf, labels, matrix)
+        clean_loss = objective.cross_entropy(clean_leaf, clean_labels)
+        loss = self.noisy_share * noisy_loss + (1 - self.noisy_share) * clean_loss
+        output_gradients = torch.autograd.grad(loss, (noisy_leaf, clean_leaf))
+        names = list(classifier.parameters)
+        of_noisy, of_clean = (
+            classifier.gradient(forward, (gradient, None), names, keep=False)
+            for forward, gradient in zip(forwards, output_gradients, strict=True)
+        )
+        classifier.update({name: of_noisy[name] + of_clean[name] for name in names})
+        return {
+            "loss": float(loss.detach()),
+            "accuracy": accuracy(noisy_leaf.detach(), labels),
+            "clean_loss": float(clean_loss.detach()),
+            "clean_accuracy": accuracy(clean_leaf.detach(), clean_labels),
+            "labels_right": float(matrix.diagonal().mean()),  # as estimated
+        }
+
+    def _correct(self) -> None:
+        """Estimate Ĉ and make ready for the second phase."""
+        if self._clean_batches is None:
+            raise ValueError("GLC has seen no clean samples to estimate from; call begin_training first")
+        probabilities, labels = self._predict(self._clean_batches())
+        check_meta_labels(labels, self.num_classes)
+        self.matrix = corruption_matrix(probabilities, labels).to(self.classifier.dtype)
+        self.noisy_share = self._size / (self._size + len(labels))
+        if self._initial is not None:
+            self.model.load_state_dict(self._initial["model"])
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict({"state": self._initial["optimizer"], "param_groups": groups})
+            self._initial = None
+
+    def _predict(self, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+        """Probabilities (n, c), in float64, and labels of all samples; the modes of the layers stay as they were."""
+        probabilities, all_labels = [], []
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            for batch in batches:
+                inputs, labels = self.classifier.unpack(batch, "meta")
+                with torch.no_grad():
+                    logits = self.classifier.at({}, inputs, seed=0, autocast=False).logits
+                probabilities.append(F.softmax(logits.double(), dim=1))
+                all_labels.append(labels)
+        finally:
+            for module, training in modes:
+                module.training = training
+        return torch.cat(probabilities), torch.cat(all_labels)

@@ -1,0 +1,54 @@
+"""Label smoothing: cross-entropy with labels moved towards the uniform distribution."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vri import objective
+from vri.checks import Batch
+from vri.methods.base import Metrics
+from vri.methods.cross_entropy import CrossEntropy
+from vri.methods.shared import check_options, loss_step, one_hot
+
+
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Cross-entropy with the labels (1 − ε)·y + ε/c."""
+    y = one_hot(labels, logits)
+    return objective.cross_entropy(logits, (1 - smoothing) * y + smoothing / logits.shape[1])
+
+
+class LabelSmoothing(CrossEntropy):
+    """Train on labels that are moved towards the uniform distribution.
+
+    L = CE(z, (1 − ε)·y + ε/c). Lukasik et al. (ICML 2020) study it on noisy labels.
+
+    Args:
+        smoothing: ε; 0 is plain cross-entropy.
+        options: as in `CrossEntropy`.
+    """
+
+    paper = "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna, Rethinking the Inception Architecture (CVPR 2016)"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        smoothing: float = 0.1,
+        **options: Any,
+    ) -> None:
+        check_options("LabelSmoothing", smoothing=(smoothing, 0 <= smoothing < 1, "a number in [0, 1)"))
+        super().__init__(model, num_classes, optimizer, **options)
+        self.smoothing = smoothing
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of cross-entropy on smoothed labels."""
+        return loss_step(
+            self.classifier, self.generator, batch, lambda z, y: smoothed_cross_entropy(z, y, self.smoothing)
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """ε."""
+        return {"smoothing": self.smoothing}

@@ -1,0 +1,86 @@
+"""mixup: train between the samples."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vri import objective
+from vri.checks import Batch
+from vri.methods.base import Metrics, accuracy
+from vri.methods.cross_entropy import CrossEntropy
+from vri.methods.shared import check_options, descend
+from vri.randomness import draw_seed, seeded
+
+
+def mix(inputs: Any, order: Tensor, share: float) -> Any:
+    """λ·x + (1 − λ)·x[order] of a tensor, or of each in a tuple or mapping."""
+    if isinstance(inputs, Mapping):
+        return {key: mix(value, order, share) for key, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)):
+        return tuple(mix(value, order, share) for value in inputs)
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        kind = str(inputs.dtype).removeprefix("torch.") if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise TypeError(
+            f"mixup got inputs of type {kind}, expected floating-point tensors: only they have values in between; "
+            "convert images to float, embed token ids before the model, or take another method"
+        )
+    return share * inputs + (1 - share) * inputs[order]
+
+
+class Mixup(CrossEntropy):
+    """Train on mixtures of two samples and of their labels.
+
+    x̃ = λ·x + (1 − λ)·x′ with one λ ~ Beta(α, α) a batch, x′ being the batch in another order;
+    L = λ·CE(f(x̃), y) + (1 − λ)·CE(f(x̃), y′). The accuracy reported is weighted like the loss.
+
+    Args:
+        alpha: α; 1 is the paper's for CIFAR, where against noisy labels it finds 8 to 32 better. 0 is λ = 1, plain
+            cross-entropy.
+        options: as in `CrossEntropy`.
+    """
+
+    paper = "Zhang, Cisse, Dauphin, Lopez-Paz, mixup: Beyond Empirical Risk Minimization (ICLR 2018)"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        alpha: float = 1.0,
+        **options: Any,
+    ) -> None:
+        check_options("Mixup", alpha=(alpha, alpha >= 0, "0 or more"))
+        super().__init__(model, num_classes, optimizer, **options)
+        self.alpha = alpha
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of cross-entropy between the samples."""
+        inputs, labels = self.classifier.unpack(batch, "training")
+        share, order = self._draw(len(labels))
+        forward = self.classifier.forward(mix(inputs, order, share), draw_seed(self.generator))
+        others = labels[order]
+
+        def loss(logits: Tensor) -> Tensor:
+            here, there = objective.cross_entropy(logits, labels), objective.cross_entropy(logits, others)
+            return share * here + (1 - share) * there
+
+        value = descend(self.classifier, forward, loss)
+        logits = forward.outputs.logits.detach()
+        right = share * accuracy(logits, labels) + (1 - share) * accuracy(logits, others)
+        return {"loss": value, "accuracy": right, "share": share}
+
+    def settings(self) -> dict[str, Any]:
+        """How far the mixtures are from the samples."""
+        return {"alpha": self.alpha}
+
+    def _draw(self, count: int) -> tuple[float, Tensor]:
+        """λ and the order of the second samples."""
+        order = torch.randperm(count, generator=self.generator, device=self.generator.device)
+        share = 1.0
+        if self.alpha > 0:
+            with seeded(draw_seed(self.generator), torch.device("cpu")):  # Beta knows only the global generator
+                share = float(torch.distributions.Beta(self.alpha, self.alpha).sample())
+        return share, order.to(self.classifier.device)

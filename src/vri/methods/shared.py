@@ -1,0 +1,53 @@
+"""What several methods share: a step down a loss of the logits, and checked options."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vri.checks import Batch
+from vri.classifier import Classifier, Forward
+from vri.methods.base import Metrics, accuracy
+from vri.randomness import draw_seed
+
+
+def loss_step(
+    classifier: Classifier, generator: torch.Generator, batch: Batch, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Metrics:
+    """One step on `loss(logits, labels)` of a training batch."""
+    inputs, labels = classifier.unpack(batch, "training")
+    forward = classifier.forward(inputs, draw_seed(generator))
+    value = descend(classifier, forward, lambda logits: loss(logits, labels))
+    return {"loss": value, "accuracy": accuracy(forward.outputs.logits.detach(), labels)}
+
+
+def descend(classifier: Classifier, forward: Forward, loss: Callable[[Tensor], Tensor]) -> float:
+    """One update on a loss of the logits; returns the loss."""
+    leaf = forward.outputs.logits.detach().requires_grad_()
+    value = loss(leaf)
+    (output_gradient,) = torch.autograd.grad(value, leaf)
+    descend_along(classifier, forward, output_gradient)
+    return float(value.detach())
+
+
+def descend_along(classifier: Classifier, forward: Forward, output_gradient: Tensor) -> None:
+    """One update on the gradient of a loss in the logits."""
+    names = list(classifier.parameters)
+    classifier.update(classifier.gradient(forward, (output_gradient, None), names, keep=False))
+
+
+def one_hot(labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels as probability vectors (n, c) that match `logits`; soft ones stay as they are."""
+    if labels.is_floating_point():
+        return labels
+    return F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+
+
+def check_options(method: str, **options: tuple[float, bool, str]) -> None:
+    """Refuse options that can't work, all at once; each is given as (value, whether it can, what was expected)."""
+    wrong = [
+        f"{name}={value!r} (expected {expected})" for name, (value, right, expected) in options.items() if not right
+    ]
+    if wrong:
+        raise ValueError(f"{method} got options it can't use: " + "; ".join(wrong))
