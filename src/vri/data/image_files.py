@@ -1,0 +1,284 @@
+"""Labelled image files as a data set: each is read, cut to size and turned into a tensor when it is asked for."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from vri.data.images import to_float
+
+# Random cuts draw from torch's global generator, the only one a data set can know; `vri.data.batches` seeds it for
+# each sample and gives it back.
+
+_AREA = (0.08, 1.0)  # share of the image that a random resized crop shows, as usual for ImageNet
+_RATIO = (3 / 4, 4 / 3)  # its width over its height
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How an image file becomes a tensor.
+
+    Attributes:
+        size: side of the square that comes out.
+        resize: the shorter side is brought to this length before the square is cut out.
+        keep_ratio: False brings both sides to `resize`, so that the picture is squeezed and nothing of it lost.
+        augment: what is random in training: a name in `AUGMENTATIONS`.
+        mean: subtracted from each channel on the scale of [0, 1]; ImageNet's by default.
+        std: each channel is divided by it; ImageNet's by default.
+        on_broken: "raise" stops at a file that can't be read; "skip" takes the next readable sample instead.
+        max_pixels: larger images count as broken, before they are decoded: a small file can unpack to
+            gigabytes. Pillow's own limit of 179 million pixels stays.
+    """
+
+    size: int = 224
+    resize: int = 256
+    keep_ratio: bool = True
+    augment: str = "crop"
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    on_broken: str = "raise"
+    max_pixels: int = 50_000_000
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.size < 1:
+            wrong.append(f"size={self.size} (expected 1 or more)")
+        if self.resize < self.size:
+            wrong.append(f"resize={self.resize} (expected {self.size} or more, the size of the square cut out)")
+        if self.augment not in AUGMENTATIONS:
+            wrong.append(f"augment={self.augment!r} (expected one of {', '.join(AUGMENTATIONS)})")
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            wrong.append(f"mean={self.mean} and std={self.std} (expected three numbers each, std above 0)")
+        if self.on_broken not in ("raise", "skip"):
+            wrong.append(f"on_broken={self.on_broken!r} (expected raise or skip)")
+        if self.max_pixels < 1:
+            wrong.append(f"max_pixels={self.max_pixels} (expected 1 or more)")
+        if wrong:
+            raise ValueError("Preparation got options it can't use: " + "; ".join(wrong))
+
+
+class BrokenImage(ValueError):
+    """An image file can't be read."""
+
+
+class ImageFiles(Dataset[tuple[Tensor, int]]):
+    """Image files with their labels: sample i is (float tensor of 3 x size x size, label).
+
+    Images become RGB (transparency is dropped, 16 bits become 8) and stand as their EXIF orientation says, which is
+    how people saw them when they labelled them.
+
+    Paths are kept in one block of bytes: a million of 40 letters take 48 MB, which worker processes share, and
+    the labels 8 MB.
+
+    With ``on_broken="skip"`` a broken sample gives way to the next readable one, with that one's label. Each broken
+    file is warned of once and listed in `broken`, also where worker processes found it. A sample's number
+    then is not always its own: to find wrong labels or to follow single samples, leave the files out that
+    `scan` names.
+
+    Args:
+        root: folder that the paths begin from.
+        paths: of the images, relative to `root`.
+        labels: class of each image.
+        prepare: how an image becomes a tensor.
+        training: whether its random cuts are made; without, the square is the middle of the image.
+
+    Attributes:
+        targets: the labels, a list; change them here to give samples other labels.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        paths: Sequence[str],
+        labels: Sequence[int],
+        prepare: Preparation | None = None,
+        *,
+        training: bool = False,
+    ) -> None:
+        if len(paths) != len(labels):
+            raise ValueError(f"there are {len(paths)} paths and {len(labels)} labels; expected one label a path")
+        if len(paths) == 0:
+            raise ValueError(f"there are no images for {root}; expected at least one path")
+        self.root, self.training = Path(root), training
+        self.prepare = prepare if prepare is not None else Preparation()
+        self.targets = [int(label) for label in labels]
+        encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
+        self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
+        self._bytes = b"".join(encoded)
+        # In shared memory: what one worker process finds, the others and the main process know.
+        self._is_broken = torch.zeros(len(paths), dtype=torch.bool)
+        if self.prepare.on_broken == "skip":
+            self._is_broken.share_memory_()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """Tensor and label of a sample."""
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"sample {index} of {count}")
+        index %= count
+        if self.prepare.on_broken == "raise":
+            return self._sample(index)
+        for place in ((index + step) % count for step in range(count)):
+            if self._is_broken[place]:
+                continue
+            try:
+                return self._sample(place)
+            except BrokenImage as error:
+                self._is_broken[place] = True
+                warnings.warn(f"{error}; the next readable sample takes its place", stacklevel=2)
+        raise BrokenImage(
+            f"none of the {count} images under {self.root} can be read; expected at least one: "
+            "check the folder, and one file by hand"
+        )
+
+    def path(self, index: int) -> Path:
+        """File of a sample."""
+        return self.root / self.relative_path(index)
+
+    def relative_path(self, index: int) -> str:
+        """Path of a sample's file from `root` on."""
+        index = range(len(self))[index]
+        start = int(self._ends[index - 1]) if index else 0
+        return self._bytes[start : int(self._ends[index])].decode("utf-8", "surrogateescape")
+
+    @property
+    def broken(self) -> list[str]:
+        """Files that were asked for and could not be read, so far, as paths from `root` on."""
+        return [self.relative_path(i) for i in self._is_broken.nonzero().flatten().tolist()]
+
+    def scan(self) -> list[tuple[str, str]]:
+        """Read all images; the paths of those that can't be read, from `root` on, and why."""
+        found = []
+        for index in range(len(self)):
+            try:
+                read_image(self.path(index), self.prepare.max_pixels)
+            except BrokenImage as error:
+                found.append((self.relative_path(index), str(error)))
+        return found
+
+    def _sample(self, index: int) -> tuple[Tensor, int]:
+        image = read_image(self.path(index), self.prepare.max_pixels)
+        cut = AUGMENTATIONS[self.prepare.augment] if self.training else centre
+        pixels = torch.from_numpy(np.array(cut(image, self.prepare))).permute(2, 0, 1)  # 3 x size x size
+        return to_float(pixels, self.prepare.mean, self.prepare.std).contiguous(), self.targets[index]
+
+
+def read_image(path: str | Path, max_pixels: int) -> Image.Image:
+    """Decode an image file into RGB, upright; raises `BrokenImage` where that fails."""
+    try:
+        with Image.open(path) as image:
+            pixels = image.width * image.height  # known from the header: nothing is decoded yet
+            if pixels <= max_pixels:
+                image.load()
+                return _rgb(_upright(image))
+    except FileNotFoundError as error:
+        raise BrokenImage(f"{path} is not there; expected an image file: put it back, or correct its path") from error
+    except Exception as error:  # damaged files make Pillow raise errors of many kinds
+        raise BrokenImage(
+            f"{path} can't be read as an image ({type(error).__name__}: {error}); "
+            'fetch it again, leave it out, or pass Preparation(on_broken="skip")'
+        ) from error
+    raise BrokenImage(
+        f"{path} has {pixels:,} pixels; expected at most {max_pixels:,}: "
+        "shrink it, leave it out, or raise Preparation(max_pixels=...) if it is to be trusted"
+    )
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # damaged EXIF data around a sound image
+        return image
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits; Pillow would cut off at 255
+        return Image.fromarray((np.asarray(image).clip(0, 65535) // 256).astype(np.uint8)).convert("RGB")
+    if "transparency" in image.info:  # Pillow warns unless such a palette goes by way of RGBA
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+# Ways to cut the square out of an image
+
+
+def centre(image: Image.Image, prepare: Preparation) -> Image.Image:
+    """Resize, then cut out the middle."""
+    image = _resized(image, prepare)
+    left, top = round((image.width - prepare.size) / 2), round((image.height - prepare.size) / 2)
+    return image.crop((left, top, left + prepare.size, top + prepare.size))
+
+
+def flip(image: Image.Image, prepare: Preparation) -> Image.Image:
+    """As `centre`, then mirror half of the images."""
+    return _flipped(centre(image, prepare))
+
+
+def crop(image: Image.Image, prepare: Preparation) -> Image.Image:
+    """Resize, cut out a square anywhere, then mirror half of the images."""
+    image = _resized(image, prepare)
+    left, top = _below(image.width - prepare.size + 1), _below(image.height - prepare.size + 1)
+    return _flipped(image.crop((left, top, left + prepare.size, top + prepare.size)))
+
+
+def resized_crop(image: Image.Image, prepare: Preparation) -> Image.Image:
+    """Cut out a random part of 8 to 100 % of the area, bring it to size, then mirror half of the images.
+
+    Szegedy et al., "Going deeper with convolutions" (2015). `resize` plays no part.
+    """
+    box = _random_part(image.width, image.height)
+    return _flipped(image.resize((prepare.size, prepare.size), Image.Resampling.BILINEAR, box=box))
+
+
+AUGMENTATIONS: dict[str, Callable[[Image.Image, Preparation], Image.Image]] = {
+    "none": centre,
+    "flip": flip,
+    "crop": crop,
+    "resized_crop": resized_crop,
+}
+
+
+def _resized(image: Image.Image, prepare: Preparation) -> Image.Image:
+    if prepare.keep_ratio:
+        shorter = min(image.size)
+        sides = (prepare.resize * image.width // shorter, prepare.resize * image.height // shorter)
+    else:
+        sides = (prepare.resize, prepare.resize)
+    return image if image.size == sides else image.resize(sides, Image.Resampling.BILINEAR)
+
+
+def _random_part(width: int, height: int) -> tuple[int, int, int, int]:
+    """A box of random area and shape inside the image: left, top, right, bottom."""
+    low, high = np.log(_RATIO)
+    for _ in range(10):  # a wide box may not fit into a high image: try again
+        area = width * height * _uniform(*_AREA)
+        ratio = np.exp(_uniform(low, high))
+        w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = _below(width - w + 1), _below(height - h + 1)
+            return left, top, left + w, top + h
+    # the largest part in the middle whose shape is allowed
+    w, h = min(width, round(height * _RATIO[1])), min(height, round(width / _RATIO[0]))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def _flipped(image: Image.Image) -> Image.Image:
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if _below(2) else image
+
+
+def _uniform(low: float, high: float) -> float:
+    return low + (high - low) * float(torch.rand(()))
+
+
+def _below(count: int) -> int:
+    return int(torch.randint(count, ()))

@@ -1,0 +1,71 @@
+"""Text files that list images, and whether the images they name are there."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from vri.data.image_files import ImageFiles
+from vri.data.places import DatasetMissing, FileCheck
+
+_SHOWN = 5  # files named in an error
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, stripped, without empty ones; there must be some."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text file ({error}); fetch it again") from error
+    found = [line.strip() for line in lines if line.strip()]
+    if not found:
+        raise ValueError(f"{path} is empty; fetch it again")
+    return found
+
+
+def leaves_root(path: str) -> bool:
+    """Whether a path from a root on points outside of it; links are not followed."""
+    normal = os.path.normpath(path)
+    return os.path.isabs(normal) or normal.split(os.sep)[0] == os.pardir
+
+
+def check_present(root: Path, paths: Iterable[str], named_by: str) -> None:
+    """Stop when images that a list names are not there, with some of them and their count."""
+    missing = missing_files(root, paths)
+    if missing:
+        raise DatasetMissing(
+            f"{len(missing):,} of the images that {named_by} names are not under {root}: {shorten(missing)}; "
+            "unpack them there, or correct the paths"
+        )
+
+
+def check_images(root: Path, paths: list[str], decode: bool) -> list[FileCheck]:
+    """One entry for all images that lists name, and with `decode` one for each that can't be read."""
+    if not paths:
+        return [FileCheck(root / "images", "missing", "no list names images")]
+    lost = missing_files(root, paths)
+    if lost:
+        found = [FileCheck(root / "images", "missing", f"{len(lost):,} of {len(paths):,} images: {shorten(lost)}")]
+    else:
+        found = [FileCheck(root / "images", "ok", f"{len(paths):,} images")]
+    gone = set(lost)
+    there = [path for path in paths if path not in gone]
+    if decode and there:
+        found += broken_images(ImageFiles(root, there, [0] * len(there)))
+    return found
+
+
+def broken_images(files: ImageFiles) -> list[FileCheck]:
+    """Read every image; an entry for each that can't be read."""
+    return [FileCheck(files.root / path, "damaged", reason) for path, reason in files.scan()]
+
+
+def missing_files(root: Path, paths: Iterable[str]) -> list[str]:
+    """Those of the paths under `root` that are no files."""
+    base = str(root)
+    return [path for path in paths if not os.path.isfile(os.path.join(base, path))]
+
+
+def shorten(names: Iterable[str]) -> str:
+    """The first few, for an error."""
+    names = list(names)
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
