@@ -1,6 +1,7 @@
 """What methods with two networks share: the second network, both forwards, and the choice of small losses."""
 
 import copy
+import inspect
 from typing import Any
 
 import torch
@@ -126,11 +127,14 @@ def draw_second(first: Classifier, seed: int) -> Second:
         for group in first.optimizer.param_groups
     ]
     kind = type(first.optimizer)
+    accepted = inspect.signature(kind).parameters
+    # what a constructor reads once is in no group, such as Adagrad's initial_accumulator_value
+    options: dict[str, Any] = {k: copy.deepcopy(v) for k, v in first.optimizer.defaults.items() if k in accepted}
     try:
-        return model, kind(groups)  # type: ignore[call-arg]
+        return model, kind(groups, **options)
     except TypeError as error:
         raise TypeError(
-            f"a {kind.__name__} for the second network can't be built from parameter groups alone ({error}); "
+            f"a {kind.__name__} for the second network can't be built like the first's ({error}); "
             "pass second=(model, optimizer)"
         ) from None
 
