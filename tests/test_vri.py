@@ -37,6 +37,7 @@ OPTIONS: dict[str, Any] = {  # the paper's; no test here leans on a default
     "clean_floor": 0.0,
     "meta_every": 1,
     "meta_lr": 1e-2,
+    "meta_amsgrad": False,
     "meta_smoothing": 0.0,
     "lookahead": "all",
     "lagged": False,
@@ -486,6 +487,28 @@ def test_shapes_of_the_meta_networks() -> None:
     assert shapes == [(CLASSES, 9), (11, WIDTH + 9), (11,), (7, 11), (7,), (2 * CLASSES, 7), (2 * CLASSES,)]
     shapes = [tuple(p.shape) for p in vri.prior_network.parameters()]
     assert shapes == [(11, WIDTH), (11,), (7, 11), (7,), (2 * CLASSES, 7), (2 * CLASSES,)]
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_meta_amsgrad_stops_the_networks_when_the_meta_gradient_fades(amsgrad: bool) -> None:
+    """With gradients a thousand times smaller, Adam soon walks as fast as before; AMSGrad does not."""
+    vri = method(meta_amsgrad=amsgrad)
+    run(vri, 3)
+    (group,) = vri.meta_optimizer.param_groups
+    group["betas"] = (0.9, 0.9)  # a short memory, for a short test
+    parameter = next(vri.meta_network.body.parameters())
+
+    def walk(scale: float, steps: int) -> float:
+        before = parameter.detach().clone()
+        for _ in range(steps):
+            for each in group["params"]:
+                each.grad = torch.full_like(each, scale)
+            vri.meta_optimizer.step()
+        return float((parameter.detach() - before).abs().mean()) / steps
+
+    walk(1.0, 100)
+    walk(1e-3, 300)  # until the gradients of before have left the running averages
+    assert (walk(1e-3, 10) < 0.01 * OPTIONS["meta_lr"]) is amsgrad
 
 
 @pytest.mark.parametrize("meta_lr", [1e-3, 1e-2])

@@ -53,6 +53,9 @@ class VRI(Method):
         normalize: bring each sample's features to mean 0 and variance 1 before the meta networks read them. Beyond
             the paper; False is the paper.
         meta_lr: learning rate of the meta networks' Adam.
+        meta_amsgrad: let that Adam divide by the largest gradients it has seen (AMSGrad). Plain Adam divides by the
+            recent ones: once the clean samples are learned and the meta gradient fades, KL and noise alone would
+            move the networks as fast as ever, and they forget. Beyond the paper; False is the paper.
         meta_optimizer: builds another optimizer from their parameters, instead of Adam.
         meta_smoothing: label smoothing in the meta loss.
         lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or several).
@@ -86,6 +89,7 @@ class VRI(Method):
         initial_mean: float = -2.0,
         normalize: bool = True,
         meta_lr: float = 3e-4,
+        meta_amsgrad: bool = True,
         meta_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None,
         meta_smoothing: float = 0.1,
         lookahead: str | Sequence[str] = "all",
@@ -136,7 +140,7 @@ class VRI(Method):
         self.prior_network = prior.to(device, dtype)
         self._meta_parameters = [*self.meta_network.parameters(), *self.prior_network.parameters()]
         self.meta_optimizer = (
-            torch.optim.Adam(self._meta_parameters, lr=meta_lr, fused=True)
+            torch.optim.Adam(self._meta_parameters, lr=meta_lr, amsgrad=meta_amsgrad, fused=True)
             if meta_optimizer is None
             else meta_optimizer(self._meta_parameters)
         )
