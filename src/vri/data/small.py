@@ -1,27 +1,31 @@
-"""Small image data sets read from files already on the machine: digits and Fashion-MNIST."""
+"""Small grey images: digits, which come with scikit-learn, and Fashion-MNIST."""
 
 import gzip
+import hashlib
 import math
-import os
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from vri.data.images import ImageData
+from vri.data.places import FileCheck, closest, default_root, examine, find, find_or_raise, folders
 from vri.data.splits import split
 
 _DIGITS_TEST_SIZE = 360  # 36 of each class, a fifth of the 1,797 images
+_DIGITS_FILE = Path("datasets", "data", "digits.csv.gz")  # of scikit-learn
+_DIGITS_SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # once unpacked
 _DIGITS_SPLIT_SEED = 0  # part of the data set's definition: results are comparable only on one split
 
-_FASHION_FILES = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
+# The files, and the sha256 of what is in each once it is unpacked: Debian packs anew.
+_FASHION_FILES = {
+    "train-images-idx3-ubyte.gz": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte.gz": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte.gz": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte.gz": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
 _FASHION_CLASSES = (
     "T-shirt/top",
     "Trouser",
@@ -35,31 +39,6 @@ _FASHION_CLASSES = (
     "Ankle boot",
 )
 _FASHION_SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")
-
-
-class DatasetMissing(FileNotFoundError):
-    """A data set's files are in none of the folders looked in."""
-
-
-@dataclass(frozen=True, eq=False)
-class ImageData:
-    """Images with their labels, in a training and a test part.
-
-    Attributes:
-        name: name of the data set.
-        train_x: training images, uint8, n x channels x height x width.
-        train_y: training labels, int64, n.
-        test_x: test images, as `train_x`.
-        test_y: test labels, as `train_y`.
-        class_names: what the labels 0, 1, ... stand for.
-    """
-
-    name: str
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-    class_names: tuple[str, ...]
 
 
 def digits(root: str | Path | None = None) -> ImageData:
@@ -76,25 +55,64 @@ def digits(root: str | Path | None = None) -> ImageData:
     y = torch.from_numpy(bunch.target).long()
     parts = split(y, sizes={"test": _DIGITS_TEST_SIZE, "train": -1}, num_classes=10, seed=_DIGITS_SPLIT_SEED)
     train, test = parts["train"], parts["test"]
-    return ImageData("digits", x[train], y[train], x[test], y[test], tuple("0123456789"))
+    return ImageData("digits", x[train], y[train], x[test], y[test], tuple("0123456789"), mean=(0.3053,), std=(0.3763,))
+
+
+def find_digits(root: str | Path | None = None) -> Path | None:
+    """The file inside scikit-learn; `root` is not needed."""
+    package = find_spec("sklearn")
+    files = [] if package is None or package.origin is None else [Path(package.origin).parent / _DIGITS_FILE]
+    return next((file for file in files if file.is_file()), None)
+
+
+def check_digits(root: str | Path | None = None) -> list[FileCheck]:
+    """Check the one file of the digits; `root` is not needed."""
+    return [examine(find_digits() or Path("sklearn") / _DIGITS_FILE, _digits_problem)]
+
+
+def _digits_problem(path: Path) -> str | None:
+    with gzip.open(path) as file:
+        found = hashlib.sha256(file.read()).hexdigest()
+    return None if found == _DIGITS_SHA256 else f"sha256 {found} once unpacked; expected {_DIGITS_SHA256}"
 
 
 def fashion_mnist(root: str | Path | None = None) -> ImageData:
     """Read Fashion-MNIST, 60,000 + 10,000 images of 28x28 pixels, from its four idx.gz files.
 
-    Looks in `root`, in the folder the environment variable VRI_DATA names (in both also in their subfolder
-    ``fashion-mnist``), in ``~/.cache/vri/fashion-mnist`` and where Debian's package puts the files.
+    Looks in `root`, $VRI_DATA and ``~/.cache/vri``, in each also in the subfolder ``fashion-mnist``, and where
+    Debian's package puts the files.
     """
-    folders = _fashion_folders(root)
-    folder = next((f for f in folders if all((f / name).is_file() for name in _FASHION_FILES)), None)
-    if folder is None:
-        raise DatasetMissing(
-            f"fashion-mnist not found; expected {', '.join(_FASHION_FILES)} together in one of "
-            f"{', '.join(map(str, folders))}: apt-get install dataset-fashion-mnist, or put the files there"
-        )
-    train_x, train_y = _read_pair(folder / _FASHION_FILES[0], folder / _FASHION_FILES[1])
-    test_x, test_y = _read_pair(folder / _FASHION_FILES[2], folder / _FASHION_FILES[3])
-    return ImageData("fashion-mnist", train_x, train_y, test_x, test_y, _FASHION_CLASSES)
+    fix = "run vri data get fashion-mnist, apt-get install dataset-fashion-mnist, or put the files there"
+    folder = find_or_raise("fashion-mnist", list(_FASHION_FILES), _fashion_folders(root), fix)
+    pairs = [folder / name for name in _FASHION_FILES]
+    train_x, train_y = _read_pair(pairs[0], pairs[1])
+    test_x, test_y = _read_pair(pairs[2], pairs[3])
+    return ImageData("fashion-mnist", train_x, train_y, test_x, test_y, _FASHION_CLASSES, mean=(0.2860,), std=(0.3530,))
+
+
+def find_fashion(root: str | Path | None = None) -> Path | None:
+    """The folder with the four files of Fashion-MNIST."""
+    return find(_FASHION_FILES, _fashion_folders(root))
+
+
+def check_fashion(root: str | Path | None = None) -> list[FileCheck]:
+    """Check the files of Fashion-MNIST one by one; where `root` is given, only those in it."""
+    candidates = folders("fashion-mnist", root, only_root=True) if root else _fashion_folders(None)
+    folder = closest(list(_FASHION_FILES), candidates)
+    return check_fashion_folder(folder or Path(root or default_root()) / "fashion-mnist")
+
+
+def check_fashion_folder(folder: Path) -> list[FileCheck]:
+    """Check the four files in this folder one by one."""
+    return [examine(folder / name, _fashion_problem) for name in _FASHION_FILES]
+
+
+def _fashion_problem(path: Path) -> str | None:
+    read_idx(path)
+    with gzip.open(path) as file:
+        found = hashlib.sha256(file.read()).hexdigest()
+    expected = _FASHION_FILES[path.name]
+    return None if found == expected else f"sha256 {found} once unpacked; expected {expected}"
 
 
 def read_idx(path: str | Path) -> Tensor:
@@ -124,49 +142,9 @@ def read_idx(path: str | Path) -> Tensor:
     return torch.frombuffer(content, dtype=torch.uint8, offset=header).reshape(shape)
 
 
-def to_float(
-    x: Tensor, mean: float | Sequence[float] | None = None, std: float | Sequence[float] | None = None
-) -> Tensor:
-    """Turn uint8 images into float32 in [0, 1], then subtract `mean` and divide by `std`.
-
-    Args:
-        x: images, uint8, (n x) channels x height x width.
-        mean: one number, or one a channel, on the scale of [0, 1]; nothing is subtracted without it.
-        std: likewise; nothing is divided without it.
-    """
-    if x.dtype != torch.uint8:
-        raise ValueError(f"x is {x.dtype}; expected torch.uint8 with values 0 to 255: pass the raw images")
-    out = x.to(torch.float32).div_(255)
-    if mean is not None:
-        out -= _per_channel("mean", mean, x)
-    if std is not None:
-        scale = _per_channel("std", std, x)
-        if not (scale > 0).all():
-            raise ValueError(f"std is {std}; expected numbers above 0: pass the channels' standard deviations")
-        out /= scale
-    return out
-
-
-def _per_channel(name: str, value: float | Sequence[float], x: Tensor) -> Tensor:
-    """Shape one number, or one a channel, so that it broadcasts over images."""
-    numbers = torch.as_tensor(value, dtype=torch.float32, device=x.device)
-    if numbers.ndim == 0:
-        return numbers
-    if x.ndim < 3 or numbers.shape != x.shape[-3:-2]:
-        raise ValueError(
-            f"{name} has shape {tuple(numbers.shape)} for images of shape {tuple(x.shape)}; "
-            "expected one number or one a channel: match the channels"
-        )
-    return numbers[:, None, None]  # c x 1 x 1
-
-
 def _fashion_folders(root: str | Path | None) -> list[Path]:
     """List the folders to look in, first come first served."""
-    chosen = [folder for folder in (root, os.environ.get("VRI_DATA")) if folder]
-    folders = []
-    for folder in map(Path, chosen):
-        folders += [folder, folder / "fashion-mnist"]
-    return [*folders, Path.home() / ".cache" / "vri" / "fashion-mnist", _FASHION_SYSTEM_FOLDER]
+    return [*folders("fashion-mnist", root), _FASHION_SYSTEM_FOLDER]
 
 
 def _read_pair(images_path: Path, labels_path: Path) -> tuple[Tensor, Tensor]:

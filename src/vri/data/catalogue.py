@@ -1,0 +1,118 @@
+"""The data sets behind `vri data`: what each is, where it is, how to get it and whether its files are whole."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from vri.data import cifar, fetch, small
+from vri.data.fetch import Say
+from vri.data.images import ImageData
+from vri.data.places import FileCheck, check_root, default_root
+
+Root = str | Path | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One data set.
+
+    Attributes:
+        description: what it is, in a line.
+        classes: number of classes.
+        check: checks the files one by one; where a root is given, only those in it.
+        find: the place of the files, or None.
+        get: fetches the files into a folder and says where they came from; None where no program can.
+        instructions: how to get the files by hand, where `get` is None.
+        load: reads the data set into memory; None where its images stay in their files.
+    """
+
+    description: str
+    classes: int
+    check: Callable[[Root], list[FileCheck]]
+    find: Callable[[Root], Path | None]
+    get: Callable[[Path, Say], str] | None = None
+    instructions: str = ""
+    load: Callable[[Root], ImageData] | None = None
+
+
+def _cifar(known: cifar.Cifar, description: str, load: Callable[[Root], ImageData], classes: int) -> Entry:
+    return Entry(
+        description,
+        classes,
+        check=partial(cifar.check_cifar, known),
+        find=partial(cifar.find_cifar, known),
+        get=fetch.get_cifar10 if known is cifar.CIFAR10 else fetch.get_cifar100,
+        load=load,
+    )
+
+
+def _human(known: cifar.Human, description: str, load: Callable[[Root], ImageData]) -> Entry:
+    return Entry(
+        description,
+        known.images.num_classes,
+        check=partial(cifar.check_human, known),
+        find=partial(cifar.find_human, known),
+        get=fetch.get_cifar10n if known is cifar.CIFAR10N else fetch.get_cifar100n,
+        load=load,
+    )
+
+
+CATALOGUE: Mapping[str, Entry] = {
+    "digits": Entry(
+        "1,437 + 360 digits, 8x8 grey",
+        10,
+        check=small.check_digits,
+        find=small.find_digits,
+        instructions="they come with scikit-learn: nothing to do",
+        load=small.digits,
+    ),
+    "fashion-mnist": Entry(
+        "60,000 + 10,000 clothes, 28x28 grey",
+        10,
+        check=small.check_fashion,
+        find=small.find_fashion,
+        get=fetch.get_fashion,
+        load=small.fashion_mnist,
+    ),
+    "cifar10": _cifar(cifar.CIFAR10, "50,000 + 10,000 objects, 32x32 colour", cifar.cifar10, 10),
+    "cifar100": _cifar(cifar.CIFAR100, "50,000 + 10,000 objects, 32x32 colour", cifar.cifar100, 100),
+    "cifar80n": _cifar(cifar.CIFAR100, "CIFAR-100 with its last 20 classes as open set", cifar.cifar80n, 80),
+    "cifar10n": _human(cifar.CIFAR10N, "CIFAR-10 with five rounds of human labels", cifar.cifar10n),
+    "cifar100n": _human(cifar.CIFAR100N, "CIFAR-100 with human labels", cifar.cifar100n),
+}
+
+
+def entry(name: str) -> Entry:
+    """The data set of this name."""
+    if name not in CATALOGUE:
+        nearest = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.0)[0]
+        raise ValueError(f"data set is {name!r}; expected one of {', '.join(CATALOGUE)}: did you mean {nearest!r}?")
+    return CATALOGUE[name]
+
+
+def check(name: str, root: Root = None) -> list[FileCheck]:
+    """Check the files of a data set one by one; where `root` is given, only those in it."""
+    found = entry(name)
+    if root:
+        check_root(root, name)
+    return found.check(root)
+
+
+def get(name: str, root: Root = None, say: Say = print) -> str:
+    """Fetch a data set, if it is not there yet, into `root`, by default $VRI_DATA or ~/.cache/vri.
+
+    Returns:
+        Where it came from.
+    """
+    found, target = entry(name), Path(root or default_root())
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"root is {target}, a file; expected a folder to put {name} into: choose another")
+    if root is None or target.is_dir():
+        checks = found.check(root)
+        if all(each.ok for each in checks):
+            return f"already in {checks[-1].path.parent}"
+    if found.get is None:
+        raise ValueError(f"{name} cannot be fetched by a program: {found.instructions}")
+    return found.get(target, say)
