@@ -1,6 +1,7 @@
 """Splits, the idx reader on files written here, and the data sets that are on the machine."""
 
 import gzip
+import hashlib
 import re
 import struct
 from pathlib import Path
@@ -141,6 +142,19 @@ def test_digits_are_those_of_scikit_learn_split_into_balanced_fifths() -> None:
     found = rows(digits.train_x, digits.train_y) + rows(digits.test_x, digits.test_y)
     assert sorted(found) == sorted(expected)
     assert torch.equal(digits.test_x, data.load("digits").test_x)
+
+
+def test_digits_statistics_and_check() -> None:
+    digits = data.load("digits")
+    pixels = data.to_float(torch.cat([digits.train_x, digits.test_x]))
+    assert float(pixels.mean()) == pytest.approx(digits.mean[0], abs=5e-5)
+    assert float(pixels.std()) == pytest.approx(digits.std[0], abs=5e-4)
+    assert digits.num_classes == 10
+    assert dict(digits.human_labels) == {}
+    assert digits.open_set is None
+    (check,) = data.check("digits")
+    assert check.ok
+    assert check.path.name == "digits.csv.gz"
 
 
 def test_to_float_scales_then_normalises_each_channel() -> None:
@@ -295,16 +309,58 @@ def test_fashion_mnist_refuses_files_that_do_not_belong_together(nowhere: Path) 
 
 def test_fashion_mnist_missing_says_what_to_do(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VRI_DATA", "/nowhere/env")
+    root = nowhere / "root"
+    root.mkdir()
     message = (
         "fashion-mnist not found; expected train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
         "t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz together in one of "
-        "/nowhere/root, /nowhere/root/fashion-mnist, /nowhere/env, /nowhere/env/fashion-mnist, "
-        f"{nowhere}/home/.cache/vri/fashion-mnist, {nowhere}/system: "
-        "apt-get install dataset-fashion-mnist, or put the files there"
+        f"{root}, {root}/fashion-mnist, /nowhere/env, /nowhere/env/fashion-mnist, "
+        f"{nowhere}/home/.cache/vri, {nowhere}/home/.cache/vri/fashion-mnist, {nowhere}/system: "
+        "run vri data get fashion-mnist, apt-get install dataset-fashion-mnist, or put the files there"
     )
     with pytest.raises(data.DatasetMissing, match=f"^{re.escape(message)}$") as caught:
-        data.load("fashion-mnist", "/nowhere/root")
+        data.load("fashion-mnist", root)
     assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_fashion_mnist_in_part_says_what_is_missing(nowhere: Path) -> None:
+    write_fashion(nowhere / "root", 4)
+    (nowhere / "root" / "t10k-labels-idx1-ubyte.gz").unlink()
+    message = f" ({nowhere}/root has some, but lacks t10k-labels-idx1-ubyte.gz)"
+    with pytest.raises(data.DatasetMissing, match=f"{re.escape(message)}$"):
+        data.load("fashion-mnist", nowhere / "root")
+
+
+def test_root_that_does_not_exist(nowhere: Path) -> None:
+    write_fashion(nowhere / "system", 1)  # found without root: a mistyped one is a mistake all the same
+    message = (
+        "root is /nowhere/root, which does not exist; expected the folder that holds the files of fashion-mnist: "
+        f"correct it, or leave it out to look in {nowhere}/home/.cache/vri"
+    )
+    with pytest.raises(data.DatasetMissing, match=f"^{re.escape(message)}$"):
+        data.load("fashion-mnist", "/nowhere/root")
+
+
+def test_fashion_mnist_check_names_each_file(nowhere: Path) -> None:
+    write_fashion(nowhere / "root" / "fashion-mnist", 4)
+    folder = nowhere / "root" / "fashion-mnist"
+    (folder / "train-labels-idx1-ubyte.gz").unlink()
+    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"not gzip")
+    checks = data.check("fashion-mnist", nowhere / "root")
+    assert [(c.path, c.status) for c in checks] == [
+        (folder / "train-images-idx3-ubyte.gz", "damaged"),
+        (folder / "train-labels-idx1-ubyte.gz", "missing"),
+        (folder / "t10k-images-idx3-ubyte.gz", "damaged"),
+        (folder / "t10k-labels-idx1-ubyte.gz", "damaged"),
+    ]
+    content = idx_bytes((1, 28, 28), bytes([4]) * 784)
+    assert checks[2].reason == (
+        f"sha256 {hashlib.sha256(content).hexdigest()} once unpacked; "
+        "expected 5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
+    )
+    assert checks[3].reason == (
+        "cannot be unpacked (Not a gzipped file (b'no')); expected a whole gzip file: fetch the file again"
+    )
 
 
 def test_fashion_mnist_as_installed() -> None:
@@ -316,10 +372,23 @@ def test_fashion_mnist_as_installed() -> None:
     assert fashion.test_x.shape == (10000, 1, 28, 28)
     assert torch.bincount(fashion.train_y).tolist() == [6000] * 10
     assert torch.bincount(fashion.test_y).tolist() == [1000] * 10
+    assert all(each.ok for each in data.check("fashion-mnist"))
     # The mean and standard deviation everyone normalises with.
     pixels = data.to_float(fashion.train_x)
     assert float(pixels.mean()) == pytest.approx(0.2860, abs=5e-5)
     assert float(pixels.std()) == pytest.approx(0.3530, abs=5e-5)
+    assert (fashion.mean, fashion.std) == ((0.2860,), (0.3530,))
+
+
+def test_each_data_set_has_its_own_way_to_be_loaded() -> None:
+    assert {*data.DATASETS, *data.FILE_DATASETS} == set(data.CATALOGUE)
+    assert not {*data.DATASETS} & {*data.FILE_DATASETS}
+    with pytest.raises(ValueError, match=r"^clothing1m is too large for memory: expected load_files\('clothing1m'\)"):
+        data.load("clothing1m")
+    with pytest.raises(ValueError, match=r"^digits is read into memory: expected load\('digits'\)$"):
+        data.load_files("digits")
+    with pytest.raises(ValueError, match=r"^data set is 'animal'; expected one of .*: did you mean 'animal10n'\?$"):
+        data.load_files("animal")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def extract(archive: Path, folder: Path) -> None:
                     shutil.copyfileobj(source, file)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ValueError(
-            f"{archive} cannot be unpacked ({error}); expected a whole tar file: it is damaged or cut short, "
+            f"{archive} cannot be unpacked ({str(error).splitlines()[0]}); expected a whole tar file: it is damaged or cut short, "
             "remove it and fetch it again"
         ) from error
 

@@ -7,9 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from vri.data import cifar, fetch, small
+from vri.data.animal10n import animal10n, check_animal10n
+from vri.data.clothing1m import check_clothing1m, clothing1m
 from vri.data.fetch import Say
+from vri.data.files import FileData
+from vri.data.food101n import check_food101n, food101n
 from vri.data.images import ImageData
-from vri.data.places import FileCheck, check_root, default_root
+from vri.data.places import FileCheck, check_root, default_root, folders
 
 Root = str | Path | None
 
@@ -26,6 +30,7 @@ class Entry:
         get: fetches the files into a folder and says where they came from; None where no program can.
         instructions: how to get the files by hand, where `get` is None.
         load: reads the data set into memory; None where its images stay in their files.
+        load_files: reads the lists of such a data set.
     """
 
     description: str
@@ -35,6 +40,7 @@ class Entry:
     get: Callable[[Path, Say], str] | None = None
     instructions: str = ""
     load: Callable[[Root], ImageData] | None = None
+    load_files: Callable[[Root], FileData] | None = None
 
 
 def _cifar(known: cifar.Cifar, description: str, load: Callable[[Root], ImageData], classes: int) -> Entry:
@@ -59,13 +65,38 @@ def _human(known: cifar.Human, description: str, load: Callable[[Root], ImageDat
     )
 
 
+def _files(
+    name: str,
+    description: str,
+    classes: int,
+    load: Callable[[Path], FileData],
+    check: Callable[[Path], list[FileCheck]],
+    marks: tuple[str, ...],
+    instructions: str,
+) -> Entry:
+    """A data set of image files that its authors hand out; `marks` are paths one of which its folder has."""
+
+    def find(root: Root, only_root: bool = False) -> Path | None:
+        candidates = folders(name, root, only_root=only_root)
+        return next((f for f in candidates if any((f / mark).exists() for mark in marks)), None)
+
+    def load_files(root: Root) -> FileData:
+        # Where it isn't found, the loader says what it misses in the first folder.
+        return load(find(root) or Path(root or default_root() / name))
+
+    def check_files(root: Root) -> list[FileCheck]:
+        return check(find(root, only_root=True) or Path(root or default_root() / name))
+
+    return Entry(description, classes, check_files, find, instructions=instructions, load_files=load_files)
+
+
 CATALOGUE: Mapping[str, Entry] = {
     "digits": Entry(
         "1,437 + 360 digits, 8x8 grey",
         10,
         check=small.check_digits,
         find=small.find_digits,
-        instructions="they come with scikit-learn: nothing to do",
+        instructions="it comes with scikit-learn",
         load=small.digits,
     ),
     "fashion-mnist": Entry(
@@ -81,6 +112,33 @@ CATALOGUE: Mapping[str, Entry] = {
     "cifar80n": _cifar(cifar.CIFAR100, "CIFAR-100 with its last 20 classes as open set", cifar.cifar80n, 80),
     "cifar10n": _human(cifar.CIFAR10N, "CIFAR-10 with five rounds of human labels", cifar.cifar10n),
     "cifar100n": _human(cifar.CIFAR100N, "CIFAR-100 with human labels", cifar.cifar100n),
+    "clothing1m": _files(
+        "clothing1m",
+        "a million clothes of online shops",
+        14,
+        clothing1m,
+        check_clothing1m,
+        ("category_names_eng.txt", "annotations/category_names_eng.txt"),
+        "ask its authors (Xiao et al. 2015) for the link and unpack images and key lists into one folder",
+    ),
+    "food101n": _files(
+        "food101n",
+        "310,009 dishes from the web",
+        101,
+        food101n,
+        check_food101n,
+        ("meta/imagelist.tsv", "Food-101N_release/meta/imagelist.tsv"),
+        "unpack the archive of https://kuanghuei.github.io/Food-101N/ and, beside it, food-101.tar.gz",
+    ),
+    "animal10n": _files(
+        "animal10n",
+        "50,000 + 5,000 animals, 64x64 colour",
+        10,
+        animal10n,
+        check_animal10n,
+        ("training", "raw_image/training"),
+        "ask for the archive at https://dm.kaist.ac.kr/datasets/animal-10n and unpack it",
+    ),
 }
 
 
@@ -114,5 +172,8 @@ def get(name: str, root: Root = None, say: Say = print) -> str:
         if all(each.ok for each in checks):
             return f"already in {checks[-1].path.parent}"
     if found.get is None:
-        raise ValueError(f"{name} cannot be fetched by a program: {found.instructions}")
+        raise ValueError(
+            f"{name} cannot be fetched by a program: {found.instructions}; put it in {target / name} "
+            f"or pass --root, then run vri data check {name}"
+        )
     return found.get(target, say)

@@ -246,7 +246,7 @@ def _candidates(known: Cifar, bases: list[Path]) -> list[Path]:
 
 def _load(known: Cifar, root: str | Path | None) -> tuple[ImageData, Tensor | None]:
     """Images and labels; for a part of the set also each row's place in the whole."""
-    fix = f"run vri data get {known.name}, or put the files there"
+    fix = f"run vri data get {known.name}{f' --root {root}' if root else ''}, or put the files there"
     candidates = _candidates(known, folders(known.name, root))
     folder = find_or_raise(known.name, known.files, candidates, fix)
     is_part = (folder / PLACES).is_file()

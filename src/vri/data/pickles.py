@@ -8,6 +8,7 @@ import io
 import pickle
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,18 @@ def read_torch(path: Path) -> dict[str, Any]:
     """Read such a dict from a file of `torch.save`, a zip file with a pickle in it."""
     try:
         with zipfile.ZipFile(path) as archive:
-            member = next(m for m in archive.infolist() if m.filename.endswith("data.pkl"))
+            members = [m for m in archive.infolist() if m.filename.endswith("data.pkl")]
+            if len(members) != 1:
+                raise zipfile.BadZipFile("no data.pkl in it")
+            (member,) = members
             if member.file_size > _LARGEST:
                 raise ValueError(
                     f"{path} unpacks to {member.file_size} bytes; expected {_LARGEST} at most: fetch the file again"
                 )
             content = archive.read(member)
-    except (zipfile.BadZipFile, StopIteration, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise ValueError(
-            f"{path} cannot be read ({error or 'no data.pkl in it'}); expected a file of torch.save: "
-            "fetch the file again"
+            f"{path} cannot be read ({error}); expected a file of torch.save: fetch the file again"
         ) from error
     return _read(path, content)
 
