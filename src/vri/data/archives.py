@@ -72,9 +72,10 @@ def extract(archive: Path, folder: Path) -> None:
                 with source, open(target, "wb") as file:
                     shutil.copyfileobj(source, file)
     except (tarfile.TarError, EOFError, zlib.error) as error:
+        first_line = str(error).partition("\n")[0]
         raise ValueError(
-            f"{archive} cannot be unpacked ({str(error).splitlines()[0]}); expected a whole tar file: it is damaged or cut short, "
-            "remove it and fetch it again"
+            f"{archive} cannot be unpacked ({first_line}); expected a whole tar file: "
+            "it is damaged or cut short, remove it and fetch it again"
         ) from error
 
 

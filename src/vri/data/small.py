@@ -84,9 +84,9 @@ def fashion_mnist(root: str | Path | None = None) -> ImageData:
     """
     fix = "run vri data get fashion-mnist, apt-get install dataset-fashion-mnist, or put the files there"
     folder = find_or_raise("fashion-mnist", list(_FASHION_FILES), _fashion_folders(root), fix)
-    pairs = [folder / name for name in _FASHION_FILES]
-    train_x, train_y = _read_pair(pairs[0], pairs[1])
-    test_x, test_y = _read_pair(pairs[2], pairs[3])
+    train_images, train_labels, test_images, test_labels = (folder / name for name in _FASHION_FILES)
+    train_x, train_y = _read_pair(train_images, train_labels)
+    test_x, test_y = _read_pair(test_images, test_labels)
     return ImageData("fashion-mnist", train_x, train_y, test_x, test_y, _FASHION_CLASSES, mean=(0.2860,), std=(0.3530,))
 
 
