@@ -180,7 +180,7 @@ def test_the_second_network_is_drawn_anew() -> None:
         assert not torch.equal(drawn, first)
         assert torch.equal(drawn, b.get_parameter(name))
         assert not torch.equal(drawn, c.get_parameter(name))
-        assert 0.2 < float(drawn.std() / first.std()) < 5  # of the same distribution
+        assert 0.2 < (drawn.std() / first.std()).item() < 5  # of the same distribution
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -225,7 +225,7 @@ def test_the_second_optimizer_is_like_the_first(name: str) -> None:
 
     # the same steps as an optimizer built by hand
     plain_net = copy.deepcopy(method.second_model)
-    plain = CrossEntropy(plain_net, CLASSES, OPTIMIZERS[name](plain_net))  # type: ignore[arg-type]
+    plain = CrossEntropy(plain_net, CLASSES, OPTIMIZERS[name](plain_net))
     for x in (X, X.flip(1)):
         method.step((x, Y))
         plain.step((x, Y))

@@ -29,8 +29,8 @@ class ELR(CrossEntropy):
     tᵢ ← β·tᵢ + (1 − β)·pᵢ, from tᵢ = 0; L = CE + λ·mean log(1 − ⟨pᵢ, tᵢ⟩), where t carries no gradient. Defaults are
     the paper's for CIFAR-10; for CIFAR-100 it takes λ = 7, β = 0.9.
 
-    1 − ⟨p, t⟩ is kept from falling below 1e-4; the authors' code clamps p instead. A batch has the numbers of its
-    samples as third part. In a loop of your own call `begin_training(size, None)` first, which sets all t to 0.
+    1 − ⟨p, t⟩ is kept from falling below 1e-4; the authors' code clamps p instead. A batch ends with the numbers of its
+    samples. In a loop of your own call `begin_training(size, None)` first, which sets all t to 0.
 
     Args:
         weight: λ; 0 is plain cross-entropy.
@@ -109,11 +109,13 @@ class ELR(CrossEntropy):
                 "ELR keeps a target for each training sample, but doesn't know how many there are; call "
                 "begin_training(size, None) before the first step"
             )
-        index, count = batch[2] if len(batch) > 2 else None, len(batch[1])
+        index, count = batch[-1] if len(batch) > 2 else None, len(batch[1])
         if not isinstance(index, Tensor) or index.shape != (count,) or index.is_floating_point():
-            got = "nothing" if index is None else f"shape {tuple(index.shape)}" if isinstance(index, Tensor) else index
+            got = "nothing" if index is None else f"a {type(index).__name__}"
+            if isinstance(index, Tensor):
+                got = f"{str(index.dtype).removeprefix('torch.')} of shape {tuple(index.shape)}"
             raise ValueError(
-                f"ELR needs the numbers of the samples as third part of a batch, integers of shape ({count},), and "
+                f"ELR needs the numbers of the samples as last part of a batch, integers of shape ({count},), and "
                 f"got {got}; give batches (inputs, labels, index)"
             )
         low, high, size = int(index.min()), int(index.max()), len(self.targets)

@@ -27,8 +27,8 @@ class JoCoR(TwoNetworks):
     batch where it is smallest. R(T) = 1 − τ·min(T / T_k, 1) in epoch T, counted from 0. Only the first network
     predicts.
 
-    τ is the share of wrong labels (of flips the paper takes half of it). The paper takes it as known; here it must
-    be given or guessed: 0.2 is no more than the first of the paper's settings. In a loop of your own call
+    τ is the share of wrong labels; for flips the authors' code takes half of it. The paper takes it as known; here
+    it must be given or guessed: 0.2 is no more than the first of the paper's settings. In a loop of your own call
     `begin_epoch`, which sets R.
 
     Args:

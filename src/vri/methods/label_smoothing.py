@@ -28,7 +28,10 @@ class LabelSmoothing(CrossEntropy):
         options: as in `CrossEntropy`.
     """
 
-    paper = "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna, Rethinking the Inception Architecture (CVPR 2016)"
+    paper = (
+        "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna, Rethinking the Inception Architecture for Computer Vision "
+        "(CVPR 2016)"
+    )
 
     def __init__(
         self,
