@@ -17,6 +17,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from vri import VRI, train
+from vri.backbones import build
 from vri.data.animal10n import animal10n, check_animal10n
 from vri.data.batches import Batches, SeededItems, read_labels
 from vri.data.clothing1m import check_clothing1m, clothing1m
@@ -924,3 +926,26 @@ def test_animal10n_errors(tmp_path: Path) -> None:
     with said(ValueError, f"{tmp_path / 'testing'} has no images; {rest}"):
         animal10n(tmp_path)
     assert [check.status for check in check_animal10n(tmp_path)] == ["ok", "damaged"]
+
+
+# in the loop
+
+
+def test_a_method_trains_on_files(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 24), ("clean", 6), ("test", 8)):
+        for i in range(count):
+            colour = i % 2
+            pixels = generator.integers(0, 80, (10, 12, 3), dtype=np.uint8)
+            pixels[:, :, colour] += 150
+            wrong = part == "train" and i % 6 == 0  # a sixth: red ones called green
+            save(tmp_path / part / ("green" if colour or wrong else "red") / f"{i}.png", Image.fromarray(pixels))
+    prepare = Preparation(size=8, resize=9, augment="crop")
+    data = image_folder(tmp_path / "train", clean=tmp_path / "clean", test=tmp_path / "test", prepare=prepare)
+    model = build("small_cnn", num_classes=data.num_classes, seed=0)
+    method = VRI(
+        model, data.num_classes, torch.optim.SGD(model.parameters(), lr=0.05), hypergradient="finite_difference"
+    )
+    history = train(method, data.train, data.clean, epochs=3, batch_size=8, test_set=data.test, progress=False)
+    assert len(history) == 3
+    assert history[-1]["test_accuracy"] == 1.0

@@ -1,9 +1,11 @@
 """Labelled image files as a data set: each is read, cut to size and turned into a tensor when it is asked for."""
 
+import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,6 +118,17 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         if self.prepare.on_broken == "skip":
             self._is_broken.share_memory_()
 
+    def changed(self, *, training: bool | None = None, **preparation: Any) -> "ImageFiles":
+        """The same files, prepared in another way: ``files.changed(training=False, size=128)``."""
+        other = copy.copy(self)  # shares the paths
+        other.training = self.training if training is None else training
+        other.prepare = replace(self.prepare, **preparation)
+        other.targets = list(self.targets)
+        other._is_broken = torch.zeros_like(self._is_broken)
+        if other.prepare.on_broken == "skip":
+            other._is_broken.share_memory_()
+        return other
+
     def __len__(self) -> int:
         return len(self.targets)
 
@@ -124,7 +137,6 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         count = len(self)
         if not -count <= index < count:
             raise IndexError(f"sample {index} of {count}")
-        index %= count
         if self.prepare.on_broken == "raise":
             return self._sample(index)
         for place in ((index + step) % count for step in range(count)):
