@@ -386,6 +386,22 @@ def test_new_labels_take_effect(tmp_path: Path) -> None:
     assert [files[i][1] for i in range(3)] == [0, 7, 2]
 
 
+def test_changed_files_leave_the_first_as_they_were(mixed: Path) -> None:
+    files = ImageFiles(mixed, NAMES, range(5), PLAIN, training=True)
+    other = files.changed(training=False, size=4, on_broken="skip")
+    other.targets[3] = 9
+    with pytest.warns(UserWarning, match="2.jpg can't be read"):
+        x, y = other[2]
+    assert (x.shape, y, other.broken) == ((3, 4, 4), 9, ["2.jpg"])
+    assert (files.training, files.prepare, files.targets, files.broken) == (True, PLAIN, [0, 1, 2, 3, 4], [])
+    assert other.changed().training is False
+    with said(
+        ValueError,
+        "Preparation got options it can't use: resize=8 (expected 99 or more, the size of the square cut out)",
+    ):
+        files.changed(size=99)
+
+
 def test_indices(tmp_path: Path) -> None:
     files = folder_of(tmp_path, 3)
     assert files.relative_path(-1) == "2/2.jpg"
