@@ -11,7 +11,10 @@ from scipy.stats import truncnorm  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
 from vri import noise
-from vri.noise import NOISES, Noise
+from vri.noise import NOISES, Noise, models
+
+CLOSED = ["uniform", "flip", "pair", "instance"]
+OPEN = ["open-uniform", "open-pair"]
 
 
 def labels_of(num_classes: int, n: int) -> Tensor:
@@ -58,7 +61,7 @@ def test_a_draw_never_takes_a_class_of_probability_zero() -> None:
     # Probabilities 0, 0.5, 0, 0.4999, with a sum short of 1; an edge belongs to the class above it.
     cumulative = torch.tensor([0.0, 0.5, 0.5, 0.9999], dtype=torch.float64)
     uniforms = torch.tensor([0.0, 0.4, 0.5, 0.9, 0.99995], dtype=torch.float64)
-    assert noise._invert(cumulative, uniforms).tolist() == [1, 1, 3, 3, 3]
+    assert models._invert(cumulative, uniforms).tolist() == [1, 1, 3, 3, 3]
 
 
 def test_uniform_matrix_is_the_definition() -> None:
@@ -87,6 +90,68 @@ def test_flip_moves_each_class_to_one_other_class_which_depends_on_the_seed_alon
             assert abs(sum(m[k] == other for m in maps) - 200 / 3) < 5 * math.sqrt(200 * 2 / 9)
     longer = noise.flip(None, [3, 2, 1, 0] * 10, num_classes=4, rate=0.25, seed=7).matrix
     assert tuple((longer - 0.75 * torch.eye(4)).argmax(1).tolist()) == maps[7]
+
+
+def open_labels(n: int) -> Tensor:
+    """Labels 0 to 9, evenly, of which 8 and 9 will be out of distribution."""
+    return torch.arange(n) % 10
+
+
+@pytest.mark.parametrize(("name", "rate"), [("open-uniform", 0.2), ("open-uniform", 0.5), ("open-pair", 0.4)])
+def test_open_set_noise_is_its_definition(name: str, rate: float) -> None:
+    y = open_labels(40_000)
+    result = NOISES[name](None, y, num_classes=8, rate=rate, seed=1)
+    strange = y >= 8
+    assert result.matrix.shape == (8, 8)
+    for i in range(8):
+        for j in range(8):
+            if name == "open-pair":
+                expected = {i: 1 - rate, (i + 1) % 8: rate}.get(j, 0.0)
+            else:
+                expected = 1 - rate if i == j else rate / 7
+            assert float(result.matrix[i, j]) == pytest.approx(expected, abs=1e-12)
+    assert_matches_matrix(y[~strange], result.labels[~strange], result.matrix)
+    # the strange ones: any label, each with the same chance, and all count as changed
+    assert_matches_matrix(
+        torch.zeros(int(strange.sum()), dtype=torch.int64),
+        result.labels[strange],
+        torch.full((1, 8), 1 / 8, dtype=torch.float64),
+    )
+    assert result.changed[strange].all()
+    assert torch.equal(result.changed, result.labels != y)
+    assert abs(result.rate - (0.2 + 0.8 * rate)) < 5 * math.sqrt(0.8 * rate * (1 - rate) / 40_000)
+
+
+def test_open_set_noise_at_the_ends() -> None:
+    y = open_labels(1000)
+    assert noise.open_set(None, y, num_classes=8, rate=0.0).rate == 0.2
+    assert noise.open_set(None, y, num_classes=8, rate=1.0, kind="pair").rate == 1.0
+    assert noise.open_set(None, y[y < 8], num_classes=8, rate=0.0).rate == 0.0
+
+
+def test_human_labels_have_the_empirical_matrix() -> None:
+    y, given = [0, 0, 0, 0, 1, 1, 3], [0, 0, 0, 2, 1, 0, 3]
+    result = noise.human(None, y, num_classes=4, labels=given)
+    assert result.labels.tolist() == given
+    assert result.changed.nonzero().squeeze(1).tolist() == [3, 5]
+    assert result.rate == 2 / 7
+    assert result.matrix.tolist() == [[0.75, 0, 0.25, 0], [0.5, 0.5, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    assert (result.name, result.asked_rate, result.seed) == ("human", None, None)
+
+
+def test_human_labels_that_do_not_fit() -> None:
+    message = "there are 2 human labels and 3 right ones; expected as many: pass one label a sample"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        noise.human(None, [0, 1, 1], num_classes=2, labels=[0, 1])
+    message = "labels run from 0 to 2; expected 0 to 1 for num_classes=2: recode them or change num_classes"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        noise.human(None, [0, 1, 1], num_classes=2, labels=[0, 1, 2])
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_noise_says_where_it_comes_from(name: str) -> None:
+    result = NOISES[name](images_of(50, 3), labels_of(3, 50), num_classes=3, rate=0.3, seed=8)
+    assert (result.name, result.asked_rate, result.seed, result.num_classes) == (name, 0.3, 8, 3)
 
 
 def literal_instance(x: Tensor, y: Tensor, num_classes: int, rate: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -121,7 +186,7 @@ def test_instance_equals_the_literal_loop(scale: str, rate: float, monkeypatch: 
     noisy, distributions = literal_instance(x, y, 4, rate, seed=5)
     by_class = torch.stack([distributions[y == k].mean(0) for k in range(4)])
     for chunk_elements in (2**24, 100):  # all in one chunk, and eight samples a chunk
-        monkeypatch.setattr(noise, "_CHUNK_ELEMENTS", chunk_elements)
+        monkeypatch.setattr(models, "_CHUNK_ELEMENTS", chunk_elements)
         result = noise.instance(x.reshape(300, 3, 2, 2), y, num_classes=4, rate=rate, seed=5)
         assert torch.equal(result.labels, noisy)
         torch.testing.assert_close(result.matrix, by_class, rtol=0, atol=1e-5)
@@ -131,14 +196,14 @@ def test_instance_per_sample_distributions_equal_the_literal_loop() -> None:
     x, y = images_of(100, 12).float() / 255, labels_of(4, 100)
     _, distributions = literal_instance(x, y, 4, 0.3, seed=2)
     generator = torch.Generator().manual_seed(2)
-    wrong = noise._wrong_class_shares(x, y, 4, generator)
-    q = noise._flip_rates(100, 0.3, generator)
-    torch.testing.assert_close(noise._mix(wrong, y, q), distributions, rtol=0, atol=1e-6)
+    wrong = models._wrong_class_shares(x, y, 4, generator)
+    q = models._flip_rates(100, 0.3, generator)
+    torch.testing.assert_close(models._mix(wrong, y, q), distributions, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.2, 0.5, 0.97])
 def test_flip_rates_have_the_moments_of_a_truncated_normal(rate: float) -> None:
-    q = noise._flip_rates(20_000, rate, torch.Generator().manual_seed(0))
+    q = models._flip_rates(20_000, rate, torch.Generator().manual_seed(0))
     assert float(q.min()) >= 0
     assert float(q.max()) <= 1
     oracle = truncnorm((0 - rate) / 0.1, (1 - rate) / 0.1, loc=rate, scale=0.1)
@@ -177,7 +242,7 @@ def test_rate_zero_changes_nothing(name: str) -> None:
     assert torch.equal(result.matrix, torch.eye(3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["flip", "pair", "instance"])
+@pytest.mark.parametrize("name", ["flip", "pair", "instance", *OPEN])
 def test_rate_one_changes_everything(name: str) -> None:
     result = NOISES[name](images_of(300, 5), labels_of(3, 300), num_classes=3, rate=1, seed=2)
     assert result.rate == 1.0
@@ -224,10 +289,7 @@ def test_tensors_arrays_and_lists_give_the_same(name: str) -> None:
 
 
 GOOD: dict[str, Any] = {"x": torch.zeros(3, 2), "y": [0, 1, 2], "num_classes": 3, "rate": 0.5}
-SHARED_ERRORS = [
-    ({"rate": 1.5}, "rate is 1.5; expected 0 to 1: pass a share, such as 0.4 for 40 %"),
-    ({"rate": -0.1}, "rate is -0.1; expected 0 to 1: pass a share, such as 0.4 for 40 %"),
-    ({"rate": math.nan}, "rate is nan; expected 0 to 1: pass a share, such as 0.4 for 40 %"),
+CLOSED_ERRORS = [
     (
         {"y": [0, 1, 3]},
         "labels run from 0 to 3; expected 0 to 2 for num_classes=3: recode them or change num_classes",
@@ -236,6 +298,15 @@ SHARED_ERRORS = [
         {"y": [-1, 1, 2]},
         "labels run from -1 to 2; expected 0 to 2 for num_classes=3: recode them or change num_classes",
     ),
+]
+OPEN_ERRORS = [
+    ({"y": [-1, 1, 5]}, "labels run from -1 to 5; expected 0 or more: recode them"),
+    ({"kind": "flip"}, "kind is 'flip'; expected 'uniform' or 'pair': choose one of them"),
+]
+SHARED_ERRORS = [
+    ({"rate": 1.5}, "rate is 1.5; expected 0 to 1: pass a share, such as 0.4 for 40 %"),
+    ({"rate": -0.1}, "rate is -0.1; expected 0 to 1: pass a share, such as 0.4 for 40 %"),
+    ({"rate": math.nan}, "rate is nan; expected 0 to 1: pass a share, such as 0.4 for 40 %"),
     (
         {"y": torch.tensor([0.0, 1.0, 2.0])},
         "labels are float32; expected integers: convert them to class indices first",
@@ -249,15 +320,21 @@ SHARED_ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("name", NOISES)
-@pytest.mark.parametrize(("wrong", "message"), SHARED_ERRORS)
-def test_errors_of_all_models(name: str, wrong: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        *((name, *error) for name in NOISES for error in SHARED_ERRORS),
+        *((name, *error) for name in CLOSED for error in CLOSED_ERRORS),
+        *((name, *error) for name in OPEN for error in OPEN_ERRORS),
+    ],
+)
+def test_errors_of_the_models(name: str, wrong: dict[str, Any], message: str) -> None:
     arguments = GOOD | wrong
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         NOISES[name](arguments.pop("x"), arguments.pop("y"), **arguments)
 
 
-@pytest.mark.parametrize(("name", "fewest"), [("uniform", 1), ("flip", 2), ("pair", 2), ("instance", 2)])
+@pytest.mark.parametrize(("name", "fewest"), [("uniform", 1), *((name, 2) for name in NOISES if name != "uniform")])
 def test_too_few_classes(name: str, fewest: int) -> None:
     message = f"num_classes is {fewest - 1}; expected at least {fewest}: pass the number of classes"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

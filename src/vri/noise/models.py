@@ -1,41 +1,22 @@
 """Label-noise models: given the right labels, draw wrong ones.
 
-All four models share one signature, ``model(x, y, *, num_classes, rate, seed=0)``, so that one can replace
-another; only `instance` looks at the inputs `x`, the other three also take ``None`` there. Every draw comes
+All models in `NOISES` share one signature, ``model(x, y, *, num_classes, rate, seed=0)``, so that one can
+replace another; only `instance` looks at the inputs `x`, the others also take ``None`` there. Every draw comes
 from a generator of its own seeded with `seed`: the same call gives the same labels and the global RNG stays
 as it was. Results are on the CPU.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-ArrayLike = Tensor | npt.NDArray[Any] | Sequence[Any]
+from vri.noise.result import ArrayLike, Noise, as_labels
 
 _INSTANCE_SD = 0.1  # spread of the per-sample noise rates, as in Xia et al. (2020)
 _CHUNK_ELEMENTS = 2**24  # inputs turned into float32 at a time: 64 MB
-
-
-@dataclass(frozen=True, eq=False)
-class Noise:
-    """Noisy labels and what is known about them.
-
-    Attributes:
-        labels: noisy labels, int64, n.
-        changed: where the noisy label differs from the given one, bool, n.
-        matrix: transition matrix, float64, c x c; row i is P(noisy = j | true = i).
-        rate: realised share of changed labels, the mean of `changed`.
-    """
-
-    labels: Tensor
-    changed: Tensor
-    matrix: Tensor
-    rate: float
 
 
 def uniform(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
@@ -47,7 +28,8 @@ def uniform(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float,
     clean_labels = _check(x, y, num_classes, rate, fewest_classes=1)
     matrix = torch.full((num_classes, num_classes), rate / num_classes, dtype=torch.float64)
     matrix.diagonal().add_(1 - rate)
-    return _draw_by_class(clean_labels, matrix, _generator(seed))
+    noisy_labels = _draw_by_class(clean_labels, matrix, _generator(seed))
+    return _noise(clean_labels, noisy_labels, matrix, "uniform", rate, seed)
 
 
 def flip(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
@@ -60,14 +42,15 @@ def flip(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, se
     # A shift of 1..c-1 reaches every class but the own one, each with the same chance.
     shift = torch.randint(1, num_classes, (num_classes,), generator=generator)
     target = (torch.arange(num_classes) + shift) % num_classes
-    return _draw_by_class(clean_labels, _one_target_matrix(target, rate), generator)
+    matrix = _one_target_matrix(target, rate)
+    return _noise(clean_labels, _draw_by_class(clean_labels, matrix, generator), matrix, "flip", rate, seed)
 
 
 def pair(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
     """Replace a label i with probability `rate` by (i + 1) mod num_classes."""
     clean_labels = _check(x, y, num_classes, rate, fewest_classes=2)
-    target = (torch.arange(num_classes) + 1) % num_classes
-    return _draw_by_class(clean_labels, _one_target_matrix(target, rate), _generator(seed))
+    matrix = _pair_matrix(num_classes, rate)
+    return _noise(clean_labels, _draw_by_class(clean_labels, matrix, _generator(seed)), matrix, "pair", rate, seed)
 
 
 def instance(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
@@ -97,10 +80,51 @@ def instance(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float
 
     noisy_labels = _invert(probabilities.cumsum(1), uniforms).squeeze(1)
     counts = torch.bincount(clean_labels, minlength=num_classes)
-    matrix = torch.zeros(num_classes, num_classes, dtype=torch.float64)
-    matrix.index_add_(0, clean_labels, probabilities).div_(counts.clamp(min=1)[:, None])
-    matrix.diagonal()[counts == 0] = 1.0
-    return _noise(clean_labels, noisy_labels, matrix)
+    total = torch.zeros(num_classes, num_classes, dtype=torch.float64).index_add_(0, clean_labels, probabilities)
+    return _noise(clean_labels, noisy_labels, _mean_rows(total, counts), "instance", rate, seed)
+
+
+def open_set(
+    x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0, kind: str = "uniform"
+) -> Noise:
+    """Give samples of none of the classes a random label, and draw wrong labels for the others: CIFAR-80N.
+
+    A sample with a label of `num_classes` or more is out of distribution: it gets a label from 0 to
+    num_classes - 1, each with the same chance, and counts as changed. A label i of the others is replaced with
+    probability `rate`: by any other class, each with the same chance (kind "uniform"), or by (i + 1) mod
+    num_classes (kind "pair"). `Noise.matrix` is that of the classes themselves.
+    """
+    if kind not in ("uniform", "pair"):
+        raise ValueError(f"kind is {kind!r}; expected 'uniform' or 'pair': choose one of them")
+    true_labels = _check(x, y, num_classes, rate, fewest_classes=2, open_set=True)
+    if kind == "pair":
+        matrix = _pair_matrix(num_classes, rate)
+    else:
+        matrix = torch.full((num_classes, num_classes), rate / (num_classes - 1), dtype=torch.float64)
+        matrix.fill_diagonal_(1 - rate)
+    generator = _generator(seed)
+    noisy_labels = _draw_by_class(true_labels, matrix, generator)
+    strange = true_labels >= num_classes
+    noisy_labels[strange] = torch.randint(num_classes, (int(strange.sum()),), generator=generator)
+    return _noise(true_labels, noisy_labels, matrix, f"open-{kind}", rate, seed)
+
+
+def human(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, labels: ArrayLike) -> Noise:
+    """Take the labels people gave; `Noise.matrix` holds how often they took class i for class j.
+
+    A class without samples keeps its row of the identity.
+    """
+    clean_labels = _check(x, y, num_classes, 0.0, fewest_classes=1)
+    noisy_labels = as_labels(labels, num_classes)
+    if len(noisy_labels) != len(clean_labels):
+        raise ValueError(
+            f"there are {len(noisy_labels)} human labels and {len(clean_labels)} right ones; expected as many: "
+            "pass one label a sample"
+        )
+    pairs = torch.bincount(clean_labels * num_classes + noisy_labels, minlength=num_classes**2)
+    total = pairs.view(num_classes, num_classes).double()
+    matrix = _mean_rows(total, torch.bincount(clean_labels, minlength=num_classes))
+    return _noise(clean_labels, noisy_labels, matrix, "human")
 
 
 NOISES: dict[str, Callable[..., Noise]] = {
@@ -108,29 +132,20 @@ NOISES: dict[str, Callable[..., Noise]] = {
     "flip": flip,
     "pair": pair,
     "instance": instance,
+    "open-uniform": partial(open_set, kind="uniform"),
+    "open-pair": partial(open_set, kind="pair"),
 }
 
 
-def as_labels(y: ArrayLike, num_classes: int) -> Tensor:
-    """Copy labels into a 1-D int64 tensor on the CPU, or say what is wrong with them."""
-    array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if array.size == 0:
-        raise ValueError("labels are empty; expected at least one label")
-    if array.ndim != 1:
-        raise ValueError(f"labels have shape {array.shape}; expected one axis: pass one class index a sample")
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"labels are {array.dtype}; expected integers: convert them to class indices first")
-    labels = torch.from_numpy(array.astype(np.int64))
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= num_classes:
-        raise ValueError(
-            f"labels run from {low} to {high}; expected 0 to {num_classes - 1} "
-            f"for num_classes={num_classes}: recode them or change num_classes"
-        )
-    return labels
-
-
-def _check(x: ArrayLike | None, y: ArrayLike, num_classes: int, rate: float, *, fewest_classes: int) -> Tensor:
+def _check(
+    x: ArrayLike | None,
+    y: ArrayLike,
+    num_classes: int,
+    rate: float,
+    *,
+    fewest_classes: int,
+    open_set: bool = False,
+) -> Tensor:
     """Validate the arguments common to all models and return the labels as a tensor."""
     if num_classes < fewest_classes:
         raise ValueError(
@@ -138,7 +153,7 @@ def _check(x: ArrayLike | None, y: ArrayLike, num_classes: int, rate: float, *, 
         )
     if not 0 <= rate <= 1:
         raise ValueError(f"rate is {rate}; expected 0 to 1: pass a share, such as 0.4 for 40 %")
-    labels = as_labels(y, num_classes)
+    labels = as_labels(y, None if open_set else num_classes)
     if x is not None and len(x) != len(labels):
         raise ValueError(f"x has {len(x)} samples and y {len(labels)}; expected as many: pass one label a sample")
     return labels
@@ -148,9 +163,27 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _noise(clean_labels: Tensor, noisy_labels: Tensor, matrix: Tensor) -> Noise:
+def _noise(
+    clean_labels: Tensor,
+    noisy_labels: Tensor,
+    matrix: Tensor,
+    name: str,
+    asked_rate: float | None = None,
+    seed: int | None = None,
+) -> Noise:
     changed = noisy_labels != clean_labels
-    return Noise(noisy_labels, changed, matrix, changed.double().mean().item())
+    return Noise(noisy_labels, changed, matrix, changed.double().mean().item(), name, asked_rate, seed)
+
+
+def _mean_rows(total: Tensor, counts: Tensor) -> Tensor:
+    """Divide row i by counts[i]; a row without counts becomes that of the identity."""
+    matrix = total / counts.clamp(min=1)[:, None]
+    matrix.diagonal()[counts == 0] = 1.0
+    return matrix
+
+
+def _pair_matrix(num_classes: int, rate: float) -> Tensor:
+    return _one_target_matrix((torch.arange(num_classes) + 1) % num_classes, rate)
 
 
 def _one_target_matrix(target: Tensor, rate: float) -> Tensor:
@@ -162,15 +195,15 @@ def _one_target_matrix(target: Tensor, rate: float) -> Tensor:
     return matrix
 
 
-def _draw_by_class(clean_labels: Tensor, matrix: Tensor, generator: torch.Generator) -> Noise:
-    """Draw each noisy label from the row of `matrix` its class has."""
+def _draw_by_class(clean_labels: Tensor, matrix: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw each noisy label from the row of `matrix` its class has; labels without a row stay."""
     uniforms = torch.rand(len(clean_labels), dtype=torch.float64, generator=generator)
-    noisy_labels = torch.empty_like(clean_labels)
+    noisy_labels = clean_labels.clone()
     # Class by class: matrix[clean_labels] would be n x c, too much for many samples of many classes.
     for k, cumulative in enumerate(matrix.cumsum(1)):
         members = clean_labels == k
         noisy_labels[members] = _invert(cumulative, uniforms[members])
-    return _noise(clean_labels, noisy_labels, matrix)
+    return noisy_labels
 
 
 def _invert(cumulative: Tensor, uniforms: Tensor) -> Tensor:
