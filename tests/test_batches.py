@@ -1,6 +1,7 @@
 """Batches: order from seed and epoch alone, nothing lost, random transforms that repeat."""
 
 import random
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -142,6 +143,75 @@ def test_workers_draw_what_the_main_process_draws() -> None:
     alone = Batches(Items(10), 4, seed=0)
     helped = Batches(Items(10), 4, seed=0, num_workers=2)
     assert same(islice(alone.endless(1), 5), islice(helped.endless(1), 5))
+
+
+def jitter(inputs: Tensor, seed: int) -> Tensor:
+    """Inputs and a random number of this batch, beside its seed."""
+    drawn = torch.rand(len(inputs), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.cat([inputs[:, None].double(), drawn], 1)
+
+
+@pytest.mark.parametrize("start", [0, 1, 4, 5, 9, 12])
+def test_transforms_draw_the_same_from_any_start(start: int) -> None:
+    batches = Batches(tensors(23), 5, seed=1, transform=jitter)
+    stream = [batch for epoch in range(4) for batch in batches.epoch(epoch)]
+    again = Batches(tensors(23), 5, seed=1, transform=jitter)
+    assert same(islice(again.endless(start), 8), stream[start : start + 8])
+    epoch, place = divmod(start, len(batches))
+    assert same(again.epoch(epoch, place), stream[start : (epoch + 1) * len(batches)])
+
+
+def test_each_batch_has_a_seed_of_its_own_and_labels_stay() -> None:
+    seeds = []
+    batches = Batches(tensors(23), 5, seed=1, transform=lambda x, seed: seeds.append(seed) or x)
+    plain = Batches(tensors(23), 5, seed=1)
+    assert same(islice(batches.endless(), 15), islice(plain.endless(), 15))
+    assert len(set(seeds)) == 15
+    assert seeds[7] == derive_seed(1, 1, 0, 2)  # of epoch 1, place 2
+    other = Batches(tensors(23), 5, seed=2, transform=lambda x, seed: seeds.append(seed) or x)
+    list(other.epoch(0))
+    assert len(set(seeds)) == 20
+
+
+def test_a_transform_sees_the_inputs_on_the_device_of_the_batch() -> None:
+    seen = []
+    x, y = tensors(6)
+    device = torch.device("meta")  # the only other one that is everywhere
+    batches = Batches((x, y), 3, seed=0, device=device, transform=lambda x, _: seen.append(x.device) or x)
+    assert [part.device for part in next(batches.epoch(0))] == [device, device]
+    assert seen == [device]
+
+
+@pytest.mark.parametrize("make", [tensors, Items, lambda n: Subset(TensorDataset(*tensors(2 * n)), range(1, 2 * n, 2))])
+def test_numbers_of_the_samples(make: Any) -> None:
+    plain = list(Batches(make(23), 5, seed=1).epoch(2))
+    numbered = Batches(make(23), 5, seed=1, with_index=True)
+    for (x, y), (same_x, same_y, index) in zip(plain, numbered.epoch(2), strict=True):
+        assert torch.equal(x, same_x)
+        assert torch.equal(y, same_y)
+        assert index.dtype == torch.int64
+        assert torch.equal(y, 2 * index + 1 if isinstance(make(1), Subset) else index)
+    order = torch.cat([index for *_, index in numbered.epoch(2)])
+    assert torch.equal(order, numbered.order(2))
+    workers = Batches(make(23), 5, seed=1, with_index=True, num_workers=1)
+    assert same(islice(workers.endless(3), 4), islice(numbered.endless(3), 4))
+
+
+def test_a_transform_is_for_data_in_memory() -> None:
+    message = (
+        "transform was given for a Items, expected a data set in memory (a tuple of tensors or a TensorDataset); "
+        "let the samples of the data set be transformed by itself"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Batches(Items(4), 2, seed=0, transform=jitter)
+
+
+def test_samples_that_cannot_be_numbered() -> None:
+    with pytest.raises(TypeError) as caught:
+        next(Batches([1.0, 2.0], 2, seed=0, shuffle=False, with_index=True).epoch(0))
+    assert str(caught.value) == (
+        "sample 0 is a float, expected a tuple (inputs, labels) to put its number beside; let the data set return one"
+    )
 
 
 def test_global_generators_stay_untouched() -> None:

@@ -2,7 +2,7 @@
 
 import random
 import signal
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import count, islice
 from typing import Any, cast
 
@@ -16,7 +16,10 @@ from vri.randomness import seeded
 
 # A tuple of tensors (inputs, labels, ...), or anything with a length that gives (inputs, labels) by index.
 Data = tuple[Any, ...] | Dataset[Any] | Sequence[Any]
+# What happens to the inputs of a batch, given its own seed.
+Transform = Callable[[Any, int], Any]
 
+_TRANSFORMS = 0  # derives the seeds of transforms, beside those of epochs (epoch,) and samples (epoch, sample)
 _READ_AT_MOST = 100_000  # samples that `read_labels` goes through one by one
 
 
@@ -43,6 +46,9 @@ class Batches:
         shuffle: False keeps the order of the data set.
         num_workers: processes that load a data set which isn't in memory.
         device: where the batches go; by default they stay where the data is.
+        transform: applied as ``transform(inputs, seed)`` to the inputs of each batch of a data set in memory,
+            on the device, with a seed of its own for each epoch and place in it: a resumed run draws the same.
+        with_index: whether each batch ends with the samples' numbers, int64.
     """
 
     def __init__(
@@ -55,10 +61,17 @@ class Batches:
         shuffle: bool = True,
         num_workers: int = 0,
         device: torch.device | None = None,
+        transform: Transform | None = None,
+        with_index: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected 1 or more samples a batch; raise it")
         self._dataset, self._tensors = dataset, _in_memory(dataset)
+        if transform is not None and self._tensors is None:
+            raise ValueError(
+                f"transform was given for a {type(dataset).__name__}, expected a data set in memory (a tuple of "
+                "tensors or a TensorDataset); let the samples of the data set be transformed by itself"
+            )
         self._rows: Tensor | None = None  # of the tensors, where the data set is a part of them
         if isinstance(dataset, Subset) and self._tensors is not None:
             self._rows = torch.as_tensor(dataset.indices, dtype=torch.int64)
@@ -68,6 +81,7 @@ class Batches:
         self.batch_size = min(batch_size, self.size)
         self.seed, self.shuffle = seed, shuffle
         self.num_workers, self.device = num_workers, device
+        self.transform, self.with_index = transform, with_index
         whole, rest = divmod(self.size, self.batch_size)
         drop = rest == 1 if drop_last is None else drop_last
         self._len = whole + (rest > 0 and not drop)
@@ -84,12 +98,12 @@ class Batches:
         """Epoch after epoch without an end, from batch number `start` of the first epoch on."""
         return self._load(self._indices(*divmod(start, len(self))))
 
-    def _indices(self, first: int, start: int) -> Iterator[tuple[int, Tensor]]:
-        """(epoch, indices of a batch), endlessly."""
+    def _indices(self, first: int, start: int) -> Iterator[tuple[int, int, Tensor]]:
+        """(epoch, place in it, sample numbers) of each batch, endlessly."""
         for epoch in count(first):
             order = self.order(epoch)
             for place in range(start if epoch == first else 0, len(self)):
-                yield epoch, order[place * self.batch_size : (place + 1) * self.batch_size]
+                yield epoch, place, order[place * self.batch_size : (place + 1) * self.batch_size]
 
     def order(self, epoch: int) -> Tensor:
         """Sample numbers in the order of this epoch."""
@@ -98,19 +112,25 @@ class Batches:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
         return torch.randperm(self.size, generator=generator)
 
-    def _load(self, batches: Iterator[tuple[int, Tensor]]) -> Iterator[Any]:
+    def _load(self, batches: Iterator[tuple[int, int, Tensor]]) -> Iterator[Any]:
         if self._tensors is None:
             return self._load_items(batches)
-        return (self._gather(index) for _, index in batches)
+        return (self._gather(*batch) for batch in batches)
 
-    def _gather(self, index: Tensor) -> Any:
+    def _gather(self, epoch: int, place: int, index: Tensor) -> Any:
         batch = _take(self._tensors, index if self._rows is None else self._rows[index])
-        return batch if self.device is None else to_device(batch, self.device)
+        if self.with_index:
+            batch = (*batch, index)
+        if self.device is not None:
+            batch = to_device(batch, self.device)
+        if self.transform is None:
+            return batch
+        return (self.transform(batch[0], derive_seed(self.seed, epoch, _TRANSFORMS, place)), *batch[1:])
 
-    def _load_items(self, batches: Iterator[tuple[int, Tensor]]) -> Iterator[Any]:
-        keys = ([(i, derive_seed(self.seed, epoch, i)) for i in index.tolist()] for epoch, index in batches)
+    def _load_items(self, batches: Iterator[tuple[int, int, Tensor]]) -> Iterator[Any]:
+        keys = ([(i, derive_seed(self.seed, epoch, i)) for i in index.tolist()] for epoch, _, index in batches)
         loader: DataLoader[Any] = DataLoader(
-            SeededItems(self._dataset),
+            SeededItems(self._dataset, self.with_index),
             batch_sampler=keys,  # any iterable does, an endless one too
             num_workers=self.num_workers,
             collate_fn=default_collate,
@@ -125,8 +145,8 @@ class Batches:
 class SeededItems(Dataset[Any]):
     """A data set whose random transforms depend on the seed that comes with the index, and only on it."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, with_index: bool = False) -> None:
+        self.dataset, self.with_index = dataset, with_index
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -149,7 +169,15 @@ class SeededItems(Dataset[Any]):
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
-        return self.dataset[index]
+        sample = self.dataset[index]
+        if not self.with_index:
+            return sample
+        if not isinstance(sample, (tuple, list)):
+            raise TypeError(
+                f"sample {index} is a {type(sample).__name__}, expected a tuple (inputs, labels) to put its number "
+                "beside; let the data set return one"
+            )
+        return (*sample, index)
 
 
 def length(dataset: Data) -> int:
@@ -168,6 +196,16 @@ def length(dataset: Data) -> int:
             "map-style data set with __len__ and __getitem__; an iterable one can't be shuffled or resumed"
         )
     return len(cast(Sized, dataset))
+
+
+def take(dataset: Data, rows: Tensor) -> Data:
+    """The samples with these numbers, as a data set."""
+    if isinstance(dataset, tuple):
+        part: tuple[Any, ...] = _take(dataset, rows)
+        return part
+    if isinstance(dataset, Subset):  # not a part of a part, which would no longer be in memory
+        return Subset(dataset.dataset, torch.as_tensor(dataset.indices, dtype=torch.int64)[rows].tolist())
+    return Subset(cast("Dataset[Any]", dataset), rows.tolist())
 
 
 def read_labels(dataset: Data, go_through: bool = False) -> Tensor | None:
@@ -232,7 +270,7 @@ def _leaves(data: Any) -> list[Any]:
 def _take(data: Any, index: Tensor) -> Any:
     """Rows of a tensor, or of each in a tuple or dict."""
     if isinstance(data, Tensor):
-        return data[index.to(data.device)]
+        return data.index_select(0, index.to(data.device))  # twelve times as fast as data[index] for small images
     if isinstance(data, dict):
         return {key: _take(value, index) for key, value in data.items()}
     return tuple(_take(value, index) for value in data)
