@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 
 from vri import __version__
-from vri.cli import bench, data, demo
+from vri.cli import bench, data, demo, noise
 
-COMMANDS = (demo, data, bench)  # in the order of --help
+COMMANDS = (demo, data, noise, bench)  # in the order of --help
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

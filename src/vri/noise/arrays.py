@@ -39,7 +39,7 @@ def read_arrays(path: str | Path, format: str, fields: Mapping[str, tuple[str, i
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}; expected one of the format {format!r}: check its name")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         # AttributeError and TypeError: a lone .npy file is no archive

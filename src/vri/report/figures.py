@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import matplotlib
 import numpy as np
@@ -75,3 +76,26 @@ def demo_figure(
 def colours(names: Sequence[str]) -> dict[str, str]:
     """One colour a name, in order."""
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+
+
+def transition_figure(
+    file: Path | BinaryIO, matrix: npt.NDArray[np.float64], class_names: Sequence[str], title: str
+) -> None:
+    """A transition matrix as PNG: a heat map with the classes' names, and its entries where they can be read."""
+    classes = len(matrix)
+    side = max(5.0, 0.55 * classes) if classes <= 20 else max(11.0, 0.16 * classes)
+    figure = Figure(figsize=(side + 2.2, side + 1.2), layout="constrained", dpi=130)
+    axes = figure.subplots()
+    top = max(float(matrix.max()), 1e-9)
+    image = axes.imshow(matrix, cmap="Blues", vmin=0, vmax=top)
+    if classes <= 20:
+        for (i, j), value in np.ndenumerate(matrix):
+            if value >= 0.005:  # the rest would read 0.00
+                colour = "white" if value > 0.6 * top else "black"
+                axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+    size = 9 if classes <= 20 else 6
+    axes.set_xticks(range(classes), class_names, rotation=90 if max(map(len, class_names)) > 2 else 0, fontsize=size)
+    axes.set_yticks(range(classes), class_names, fontsize=size)
+    axes.set(title=title, xlabel="noisy label", ylabel="true class")
+    figure.colorbar(image, ax=axes, label="P(noisy label | true class)", shrink=0.8)
+    figure.savefig(file, format="png")
