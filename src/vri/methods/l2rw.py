@@ -21,8 +21,8 @@ class L2RW(MetaMethod):
     Departures: none.
 
     Args:
-        options: see `MetaMethod`. `meta_every` must be 1, since weights belong to one batch; `meta_lr`,
-            `meta_weight_decay`, `meta_optimizer` and `lagged` have no meaning here and are refused.
+        options: see `MetaMethod`. `meta_every` must be 1, since weights belong to one batch; options of
+            the meta optimizer and `lagged` have no meaning here and are refused.
     """
 
     paper = "Ren et al. 2018, Learning to Reweight Examples for Robust Deep Learning, ICML"
@@ -36,7 +36,7 @@ class L2RW(MetaMethod):
         meta_every: int = 1,
         **options: Any,
     ) -> None:
-        without = ("meta_lr", "meta_weight_decay", "meta_optimizer", "lagged")
+        without = ("meta_lr", "meta_weight_decay", "meta_amsgrad", "meta_optimizer", "lagged")
         mistakes = [
             *must_be("meta_every", meta_every, meta_every == 1, "1: the weights belong to one batch"),
             *useless(options, without, "there is no meta network"),

@@ -14,7 +14,8 @@ from vri.methods.vri import VRI
 class MC(VRI):
     """VRI with the meta network alone: no prior, no KL term.
 
-    The prior network is there, since the class is VRI's, but nothing trains or reads it.
+    The defaults are VRI's, so that the two differ in nothing else. The prior network is there, since the class is
+    VRI's, but nothing trains or reads it.
 
     Args:
         options: those of `VRI`, but for `kl_weight` and `kl_route`.

@@ -45,7 +45,8 @@ class MetaMethod(Method):
         head: name of the last linear layer, where it can't be found.
         feature_dim: width of the features, for a model that returns (logits, features).
         meta_lr: learning rate of the meta networks' Adam.
-        meta_weight_decay: weight decay of the same Adam.
+        meta_weight_decay: weight decay of that Adam.
+        meta_amsgrad: let that Adam divide by the largest gradients it has seen instead of the recent ones (AMSGrad).
         meta_optimizer: builds another optimizer from their parameters, instead of Adam.
         meta_smoothing: label smoothing in the meta loss.
         lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or several).
@@ -74,6 +75,7 @@ class MetaMethod(Method):
         feature_dim: int | None = None,
         meta_lr: float = 1e-3,
         meta_weight_decay: float = 0.0,
+        meta_amsgrad: bool = False,
         meta_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None,
         meta_smoothing: float = 0.0,
         lookahead: str | Sequence[str] = "all",
@@ -82,6 +84,7 @@ class MetaMethod(Method):
         mistakes: Sequence[str] = (),
     ) -> None:
         wrong = [
+            *mistakes,
             *one_of("hypergradient", hypergradient, HYPERGRADIENTS),
             *must_be("meta_every", meta_every, meta_every >= 1, "at least 1"),
             *must_be("clean_weight", clean_weight, clean_weight >= 0, "0 or more"),
@@ -90,7 +93,6 @@ class MetaMethod(Method):
             *must_be("meta_weight_decay", meta_weight_decay, meta_weight_decay >= 0, "0 or more"),
             *must_be("meta_smoothing", meta_smoothing, 0 <= meta_smoothing < 1, "a number in [0, 1)"),
             *must_be("lagged", lagged, not lagged or lookahead == "all", "False where lookahead is not 'all'"),
-            *mistakes,
         ]
         if wrong:
             raise ValueError(f"{type(self).__name__} got options it can't use: " + "; ".join(wrong))
@@ -102,7 +104,7 @@ class MetaMethod(Method):
         self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
         self.steps = 0
         self._look_ahead_names = self._select(lookahead)
-        adam = partial(torch.optim.Adam, lr=meta_lr, weight_decay=meta_weight_decay, fused=True)
+        adam = partial(torch.optim.Adam, lr=meta_lr, weight_decay=meta_weight_decay, amsgrad=meta_amsgrad, fused=True)
         self._make_meta_optimizer = adam if meta_optimizer is None else meta_optimizer
         self._meta_parameters: list[nn.Parameter] = []
         self._saved = ["model", "optimizer"]  # attributes that have a state_dict

@@ -40,13 +40,13 @@ class MLC(MetaMethod):
     This is meta label correction. The row "MLC (CVPR20)" in the VRI paper's tables is another method, the meta loss
     correction of Wang et al. 2020, which learns a transition matrix.
 
-    Departures: the look-ahead is plain SGD, and one step of it (the paper's k = 1); Adam without AMSGrad. The public
-    code can train on half of each clean batch as well: `clean_weight` is here for that.
+    Departures: the look-ahead is plain SGD, and one step of it (the paper's k = 1). The public code can train on half
+    of each clean batch as well: `clean_weight` is here for that.
 
     Args:
         hidden: hidden widths of the network.
         label_dim: size of the label embedding.
-        options: see `MetaMethod`. The authors have Adam with learning rate 3e-4.
+        options: see `MetaMethod`. The authors have AMSGrad with learning rate 3e-4.
     """
 
     paper = "Zheng et al. 2021, Meta Label Correction for Noisy Label Learning, AAAI"
@@ -62,6 +62,7 @@ class MLC(MetaMethod):
         hidden: Sequence[int] = (128, 128),
         label_dim: int = 64,
         meta_lr: float = 3e-4,
+        meta_amsgrad: bool = True,
         lookahead: str | Sequence[str] = "all",
         lagged: bool | None = None,
         **options: Any,
@@ -71,8 +72,13 @@ class MLC(MetaMethod):
             *must_be("hidden", hidden, all(size >= 1 for size in hidden), "widths of at least 1"),
             *must_be("label_dim", label_dim, label_dim >= 1, "at least 1"),
         ]
-        options = {"meta_lr": meta_lr, "lookahead": lookahead, "lagged": lagged, "mistakes": mistakes, **options}
-        super().__init__(model, num_classes, optimizer, **options)
+        own: dict[str, Any] = {
+            "meta_lr": meta_lr,
+            "meta_amsgrad": meta_amsgrad,
+            "lookahead": lookahead,
+            "lagged": lagged,
+        }
+        super().__init__(model, num_classes, optimizer, **own, **options, mistakes=mistakes)
         shape = (self.classifier.feature_dim, num_classes, hidden, label_dim)
         self.learn_with(lambda: {"label_network": LabelNetwork(*shape)})
 

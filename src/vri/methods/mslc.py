@@ -65,7 +65,7 @@ class MSLC(MetaMethod):
             *must_be("warmup_share", warmup_share, 0 <= warmup_share < 1, "a number in [0, 1)"),
             *must_be("hidden", hidden, hidden >= 1, "at least 1"),
         ]
-        options = {"meta_weight_decay": meta_weight_decay, "mistakes": mistakes, **options}
+        options = {"meta_weight_decay": meta_weight_decay, **options, "mistakes": mistakes}
         super().__init__(model, num_classes, optimizer, **options)
         self.warmup_share, self.hard = warmup_share, hard
         self.warming = False  # in the first phase

@@ -16,7 +16,7 @@ class MWNet(MetaMethod):
     The classifier minimises 1/n Σ V(Lᵢ)·Lᵢ. As in the paper's update equations, V multiplies ∇Lᵢ: no gradient passes to
     the classifier through the input of V.
 
-    Departures: the look-ahead has the learning rate of the moment, as the paper's equations do.
+    Departures: none.
 
     Args:
         hidden: width of the hidden layer.
@@ -41,7 +41,7 @@ class MWNet(MetaMethod):
         **options: Any,
     ) -> None:
         mistakes = must_be("hidden", hidden, hidden >= 1, "at least 1")
-        options = {"meta_weight_decay": meta_weight_decay, "mistakes": mistakes, **options}
+        options = {"meta_weight_decay": meta_weight_decay, **options, "mistakes": mistakes}
         super().__init__(model, num_classes, optimizer, **options)
         self.normalize = normalize
         self.learn_with(lambda: {"weight_network": LossNetwork(hidden, torch.sigmoid)})

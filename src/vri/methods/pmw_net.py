@@ -74,7 +74,7 @@ class PMWNet(MetaMethod):
             *must_be("kl_weight", kl_weight, kl_weight >= 0, "0 or more"),
             *must_be("hidden", hidden, hidden >= 1, "at least 1"),
         ]
-        options = {"meta_weight_decay": meta_weight_decay, "mistakes": mistakes, **options}
+        options = {"meta_weight_decay": meta_weight_decay, **options, "mistakes": mistakes}
         super().__init__(model, num_classes, optimizer, **options)
         self.kl_weight = kl_weight
         self.learn_with(lambda: {"beta_network": BetaNetwork(hidden)})

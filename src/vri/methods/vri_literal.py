@@ -17,6 +17,7 @@ PAPER: dict[str, Any] = {
     "normalize": False,
     "bound": "sigmoid",  # of the table of architectures
     "meta_lr": 3e-4,
+    "meta_amsgrad": False,
 }
 
 

@@ -58,7 +58,7 @@ class WarPI(MetaMethod):
             *must_be("hidden", hidden, all(size >= 1 for size in hidden), "widths of at least 1"),
             *must_be("label_dim", label_dim, label_dim >= 1, "at least 1"),
         ]
-        options = {"meta_lr": meta_lr, "mistakes": mistakes, **options}
+        options = {"meta_lr": meta_lr, **options, "mistakes": mistakes}
         super().__init__(model, num_classes, optimizer, **options)
         self.samples = samples
         shape: dict[str, Any] = {"hidden": hidden, "label_dim": label_dim, "bound": "none", "normalize": False}
