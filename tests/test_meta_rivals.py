@@ -606,8 +606,8 @@ def says(text: str) -> Any:
         (
             "mw-net",
             {"hypergradient": "magic", "meta_every": 0, "hidden": 0},
-            "MWNet got options it can't use: hidden=0 (expected at least 1); hypergradient='magic' (expected one of jvp, "
-            "finite_difference, backprop); meta_every=0 (expected at least 1)",
+            "MWNet got options it can't use: hidden=0 (expected at least 1); hypergradient='magic' (expected one of "
+            "jvp, finite_difference, backprop); meta_every=0 (expected at least 1)",
         ),
         ("mw-net", {"clean_weight": -1.0}, "MWNet got options it can't use: clean_weight=-1.0 (expected 0 or more)"),
         ("mw-net", {"clean_floor": -1.0}, "MWNet got options it can't use: clean_floor=-1.0 (expected 0 or more)"),
