@@ -13,7 +13,7 @@ import torch
 from vri import METHODS, demo
 from vri.cli import main
 
-ROWS = (*METHODS, demo.SKYLINE)
+ROWS = (*demo.COMPARED, demo.SKYLINE)
 
 
 @pytest.fixture(scope="module")

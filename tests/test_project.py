@@ -37,6 +37,8 @@ LAYERS = {  # a module belongs to the longest name that begins it; what is not n
     "vri.checkpoint": "loop",
     "vri.progress": "loop",
     "vri.evaluation": "loop",
+    "vri.selection": "loop",
+    "vri.clean_batches": "loop",
     "vri.cli": "command line",
     "vri.__main__": "command line",
 }

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vri.classifier import call
-from vri.data.batches import Batches, Data
+from vri.data.batches import Batches, Data, Transform
 
 
 def evaluate(
@@ -17,10 +17,11 @@ def evaluate(
     batch_size: int = 500,
     device: torch.device | None = None,
     num_workers: int = 0,
+    transform: Transform | None = None,
 ) -> dict[str, float]:
     """Accuracy and mean cross-entropy of `model` on a data set; the modes of its layers stay as they were."""
     count, right, loss = 0, 0, 0.0
-    for logits, labels in _predict(model, dataset, batch_size, device, num_workers):
+    for logits, labels in predict(model, dataset, batch_size, device, num_workers, transform):
         count += len(labels)
         right += int((logits.argmax(1) == _indices(labels)).sum())
         loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
@@ -34,12 +35,13 @@ def memorisation(
     batch_size: int = 500,
     device: torch.device | None = None,
     num_workers: int = 0,
+    transform: Transform | None = None,
 ) -> dict[str, float | None]:
     """Of the wrongly labelled samples, the shares predicted as their wrong and as their right label.
 
     None where no label is wrong.
     """
-    outputs = list(_predict(model, dataset, batch_size, device, num_workers))
+    outputs = list(predict(model, dataset, batch_size, device, num_workers, transform))
     predicted = torch.cat([logits.argmax(1) for logits, _ in outputs])
     noisy_labels = torch.cat([_indices(labels) for _, labels in outputs])
     right = true_labels.cpu()
@@ -63,13 +65,25 @@ def modes_restored(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _predict(
-    model: nn.Module, dataset: Data, batch_size: int, device: torch.device | None, num_workers: int
+def predict(
+    model: nn.Module,
+    dataset: Data,
+    batch_size: int = 500,
+    device: torch.device | None = None,
+    num_workers: int = 0,
+    transform: Transform | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits (float64) and labels of all samples in order, batch by batch, on the CPU."""
     device = next(model.parameters()).device if device is None else device
     batches = Batches(
-        dataset, batch_size, seed=0, shuffle=False, drop_last=False, num_workers=num_workers, device=device
+        dataset,
+        batch_size,
+        seed=0,
+        shuffle=False,
+        drop_last=False,
+        num_workers=num_workers,
+        device=device,
+        transform=transform,
     )
     with modes_restored(model):
         model.eval()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vri import checkpoint
 from vri.checks import Batch, DivergenceError
@@ -27,6 +27,9 @@ class Position:
     seconds: float = 0.0  # spent so far, over all starts
     sums: dict[str, list[float]] = field(default_factory=dict)  # metric -> [sum, count] in this epoch
     history: History = field(default_factory=list)
+    selected: Tensor | None = None  # training samples that stand in for clean ones
+    selected_in: int = -1  # the epoch they were selected in
+    selection_scores: dict[str, float] = field(default_factory=dict)
 
 
 class Run:
@@ -66,10 +69,10 @@ class Run:
         with checkpoint.atomic_write(history) as lines:
             lines.write("".join(json.dumps(row) + "\n" for row in self.at.history).encode())
 
-    def step(self, batch: Batch, meta_batch: Batch | None) -> Metrics:
+    def step(self, batch: Batch, meta_batch: Batch | None, warming_up: bool = False) -> Metrics:
         """One step of the method; its numbers go into the averages of the epoch."""
         try:
-            metrics = self.method.step(batch, meta_batch)
+            metrics = self.method.warm_up(batch) if warming_up else self.method.step(batch, meta_batch)
         except DivergenceError as error:
             raise self._diverged(str(error), self.at.step + 1) from error
         for name, value in metrics.items():

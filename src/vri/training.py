@@ -7,6 +7,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import torch
 from torch import Tensor
 
 from vri.checks import check_labels, check_meta_labels
-from vri.data.batches import Batches, Data, derive_seed, length, read_labels
+from vri.clean_batches import GivenClean, SelectedClean
+from vri.data.augment import mixup as mix
+from vri.data.batches import Batches, Data, Transform, derive_seed, length, read_labels
 from vri.evaluation import evaluate, memorisation, modes_restored
 from vri.methods.base import Method
 from vri.progress import Reporter, Row, check_tensorboard, tensorboard_writer
 from vri.run import History, Run
+from vri.selection import Selection
 
 __all__ = ["SCHEDULES", "History", "evaluate", "train"]
 
@@ -29,7 +33,7 @@ SCHEDULES: dict[str, Schedule] = {
     "constant": lambda progress: 1.0,
 }
 
-_META_STREAM = 1  # derives the clean batches' seed from that of the run
+_MIXUP_STREAM = 2  # derives the seeds of mixup from that of the run
 
 
 def train(
@@ -38,6 +42,8 @@ def train(
     meta_set: Data | None = None,
     *,
     epochs: int,
+    selection: Selection | None = None,
+    mixup: float = 0.0,
     batch_size: int = 100,
     meta_batch_size: int | None = None,
     test_set: Data | None = None,
@@ -50,6 +56,9 @@ def train(
     resume: bool = True,
     progress: bool = True,
     num_workers: int = 0,
+    transform: Transform | None = None,
+    meta_transform: Transform | None = None,
+    test_transform: Transform | None = None,
     log_tensorboard: bool = False,
     on_epoch: Callable[[Row], None] | None = None,
 ) -> History:
@@ -62,8 +71,12 @@ def train(
     Args:
         method: what to train; built in the same way when a run is to go on.
         train_set: noisy samples: a tuple of tensors (inputs, labels), or a map-style data set of such pairs.
-        meta_set: clean samples, for methods that use them; gone through in cycles.
-        epochs: passes through `train_set`.
+        meta_set: clean samples, for methods that use them; gone through in cycles. Without them, methods that
+            can do so learn from training samples selected anew in each epoch (Algorithm 2).
+        epochs: passes through `train_set`, with those of the warm-up.
+        selection: how these samples are selected; `Selection()` if not given.
+        mixup: mix noisy samples with each other, and clean ones likewise, with shares from Beta(mixup, mixup);
+            0 mixes nothing. A method is better mixed here than by `Mixup`, which is one of its own.
         batch_size: noisy samples a step.
         meta_batch_size: clean samples a step; as many as noisy ones if not given.
         test_set: evaluated after every epoch.
@@ -78,6 +91,10 @@ def train(
         resume: go on from the checkpoint in `out`, if there is one; False deletes it and starts anew.
         progress: show a bar, or a line an epoch where stderr is not a terminal.
         num_workers: processes that load data sets which are not in memory.
+        transform: what happens to the inputs of a training batch on the model's device, as a function of inputs
+            and a seed that is the batch's own; `vri.data.Augment` is one. Only for sets in memory.
+        meta_transform: likewise for clean batches; the same as `transform` if not given.
+        test_transform: likewise wherever the model is evaluated.
         log_tensorboard: write the rows as TensorBoard events to `out` as well.
         on_epoch: called with each new row, after it was saved.
     """
@@ -94,6 +111,18 @@ def train(
             raise ValueError("log_tensorboard=True needs a folder for the events; pass out= as well")
         check_tensorboard()
     evaluated = {"test": test_set, "validation": validation_set}
+    if selection is not None and (meta_set is not None or not method.can_select):
+        raise ValueError(
+            "selection was given "
+            + (
+                "together with a meta_set"
+                if meta_set is not None
+                else f"for {type(method).__name__}, which can't use it"
+            )
+            + ": expected one or the other; leave selection out"
+        )
+    if mixup < 0:
+        raise ValueError(f"mixup={mixup}: expected 0 or more; 0 mixes nothing")
     labels, meta_labels = _check_sets(method, train_set, meta_set, evaluated, true_labels)
     meta_batch_size = batch_size if meta_batch_size is None else meta_batch_size
     rates = [float(group["lr"]) for group in method.optimizer.param_groups]
@@ -103,6 +132,7 @@ def train(
         "batch_size": batch_size,
         "meta_batch_size": meta_batch_size,
         "learning rates": rates,
+        "mixup": mixup,
         "schedule": schedule if isinstance(schedule, str) else getattr(schedule, "__qualname__", "function"),
         "seed": seed,
         "training samples": length(train_set),
@@ -114,11 +144,32 @@ def train(
     factor = SCHEDULES[schedule] if isinstance(schedule, str) else schedule
 
     device = next(method.model.parameters()).device
-    noisy = Batches(train_set, batch_size, seed=seed, num_workers=num_workers, device=device)
-    clean = None
+    where: dict[str, Any] = {"num_workers": num_workers, "device": device}
+    noisy = Batches(train_set, batch_size, seed=seed, transform=transform, with_index=method.needs_index, **where)
+    clean: GivenClean | SelectedClean | None = None
+    all_clean = None
+    after = {"transform": meta_transform or transform}
     if meta_set is not None:
-        meta_seed = derive_seed(seed, _META_STREAM)
-        clean = Batches(meta_set, meta_batch_size, seed=meta_seed, num_workers=num_workers, device=device)
+        clean = GivenClean(meta_set, meta_batch_size, seed, **after, **where)
+        in_order = Batches(
+            meta_set, meta_batch_size, seed=0, shuffle=False, drop_last=False, transform=test_transform, **where
+        )
+        all_clean = partial(in_order.epoch, 0)
+    elif method.can_select:
+        clean = SelectedClean(
+            method,
+            train_set,
+            selection or Selection(),
+            epochs,
+            meta_batch_size,
+            seed,
+            true_labels=true_labels,
+            test_transform=test_transform,
+            **after,
+            **where,
+        )
+        settings |= clean.selection.settings()
+    method.begin_training(noisy.size, all_clean)
     run = Run(method, epochs * len(noisy), len(noisy), settings, None if out is None else _folder(out))
 
     with ExitStack() as stack:
@@ -132,34 +183,47 @@ def train(
         reporter.replay(run.at.history)
         stop = stack.enter_context(_interrupts_wait())
         noisy_batches = noisy.endless(run.at.step)
-        clean_batches = None if clean is None else clean.endless(run.at.meta_draws)
         method.model.train()
         begun = -1  # the epoch that the method knows of
+        remarked: set[str] = set()
         try:
             while run.at.step < run.total:
                 epoch = run.at.step // run.per_epoch
                 if epoch != begun:
                     method.begin_epoch(epoch, epochs)
+                    remark = None if clean is None else clean.begin_epoch(epoch, run.at)
+                    if remark is not None and remark not in remarked:
+                        reporter.say(f"epoch {epoch + 1}: {remark}")
+                        remarked.add(remark)
                     begun = epoch
                 scale = method.lr_scale(run.at.step / run.total, factor)
                 for group, rate in zip(method.optimizer.param_groups, rates, strict=True):
                     _set_rate(group, rate * scale)
 
                 batch, meta_batch = next(noisy_batches), None
-                if clean_batches is not None and method.meta_due:
-                    meta_batch = next(clean_batches)
-                    run.at.meta_draws += 1
-                reporter.step(run.step(batch, meta_batch))
+                warming_up = clean is not None and epoch < clean.warm_up
+                if clean is not None and method.meta_due and not warming_up:
+                    meta_batch = clean.draw(run.at)
+                if mixup:
+                    batch = _mixed(batch, method.num_classes, mixup, derive_seed(seed, _MIXUP_STREAM, run.at.step, 0))
+                    if meta_batch is not None:
+                        meta_seed = derive_seed(seed, _MIXUP_STREAM, run.at.step, 1)
+                        meta_batch = _mixed(meta_batch, method.num_classes, mixup, meta_seed)
+                reporter.step(run.step(batch, meta_batch, warming_up))
 
                 row = None
                 if run.at.step % run.per_epoch == 0:
                     scores: Row = {}
                     for name, data in evaluated.items():
                         if data is not None:
-                            result = evaluate(method.model, data, num_workers=num_workers)
+                            result = evaluate(method.model, data, num_workers=num_workers, transform=test_transform)
                             scores |= {f"{name}_{key}": value for key, value in result.items()}
                     if true_labels is not None:
-                        scores |= memorisation(method.model, train_set, true_labels, num_workers=num_workers)
+                        scores |= memorisation(
+                            method.model, train_set, true_labels, num_workers=num_workers, transform=test_transform
+                        )
+                    if clean is not None and not warming_up:
+                        scores |= clean.scores(run.at)
                     row = run.end_epoch(scores)
                 due = run.at.step % (checkpoint_every or run.per_epoch) == 0 or run.at.step == run.total
                 stopping = stop.is_set()
@@ -195,7 +259,7 @@ def _check_sets(
     for name, data in {"training": train_set, **evaluated}.items():
         if data is not None and length(data) == 0:
             raise ValueError(f"the {name} set is empty: expected at least one sample; check it and its filter")
-    if method.needs_clean and meta_set is None:
+    if method.needs_clean and meta_set is None and not method.can_select:
         raise ValueError(
             f"{type(method).__name__} learns from clean samples, but meta_set is None: expected "
             "(inputs, labels) with at least one sample of each class; pass meta_set="
@@ -215,6 +279,15 @@ def _check_sets(
         if meta_labels is not None:
             check_meta_labels(meta_labels, method.num_classes)
     return labels, meta_labels
+
+
+def _mixed(batch: Any, num_classes: int, alpha: float, seed: int) -> Any:
+    """Inputs and labels of a batch, mixed; what else it has stays."""
+    inputs, labels, *rest = batch
+    if not isinstance(inputs, Tensor):
+        raise TypeError(f"mixup of inputs that are a {type(inputs).__name__}: expected one tensor; pass mixup=0")
+    generator = torch.Generator().manual_seed(seed)
+    return (*mix(inputs, labels, num_classes, alpha, generator), *rest)
 
 
 def _checksum(labels: Tensor | None) -> str | None:

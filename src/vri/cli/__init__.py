@@ -5,21 +5,26 @@ import sys
 from collections.abc import Sequence
 
 from vri import __version__
-from vri.cli import bench, data, demo, noise
+from vri.checks import DivergenceError
+from vri.cli import bench, data, demo, methods, noise, train
 
-COMMANDS = (demo, data, noise, bench)  # in the order of --help
+COMMANDS = (demo, train, methods, data, noise, bench)  # in the order of --help
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 2 for a mistake of the caller, 130 for Ctrl-C."""
+    """Run a command; 1 for a training that diverged, 2 for a mistake of the caller, 130 for Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
     except (ValueError, OSError) as error:
         print(f"vri {options.command}: {error}", file=sys.stderr)
         return 2
+    except DivergenceError as error:
+        print(f"vri {options.command}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on where it was", file=sys.stderr)
+        again = "the same command" + (" with --resume" if hasattr(options, "resume") and not options.resume else "")
+        print(f"\nstopped; {again} goes on where it was", file=sys.stderr)
         return 130
 
 

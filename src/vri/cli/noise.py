@@ -51,8 +51,9 @@ def _run(options: argparse.Namespace) -> int:
     drawn = _draw(options, images, y)
     names, matrix = images.class_names, drawn.matrix.numpy()
 
+    what = "labels" if drawn.seed is None else "noise"  # people's, or drawn
     picture, table = io.BytesIO(), io.StringIO()
-    transition_figure(picture, matrix, names, f"{images.name}: {options.type} noise, {drawn.rate:.1%} wrong")
+    transition_figure(picture, matrix, names, f"{images.name}: {options.type} {what}, {drawn.rate:.1%} wrong")
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["true class", *names])
     writer.writerows([name, *(f"{p:.6g}" for p in row)] for name, row in zip(names, matrix.tolist(), strict=True))

@@ -23,9 +23,22 @@ class Method(ABC):
     optimizer: torch.optim.Optimizer  # of the classifier; the loop sets its learning rate
     num_classes: int
     needs_clean: bool = False  # whether it can't do without clean samples
-    needs_index: bool = False  # whether a training batch has the samples' numbers as its third part
+    can_select: bool = False  # whether selected samples may stand in for clean ones; it then has `warm_up`
+    needs_index: bool = False  # whether a training batch ends with the samples' numbers
     networks: int = 1  # classifiers it trains; only `model` runs at test time
     paper: str = ""  # where it comes from
+
+    @abstractmethod
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> None:
+        """Every method is built in this way; `generator` is the source of all its randomness."""
 
     @property
     def meta_due(self) -> bool:
@@ -35,6 +48,10 @@ class Method(ABC):
     @abstractmethod
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """Train on one noisy batch, with the help of a clean one where the method uses it."""
+
+    def warm_up(self, batch: Batch) -> Metrics:
+        """One step of plain cross-entropy, before samples can be selected; for methods that `can_select`."""
+        raise NotImplementedError
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

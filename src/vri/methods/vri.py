@@ -30,7 +30,7 @@ class VRI(Method):
         optimizer: trains the model's parameters; what it doesn't hold stays frozen. Its learning rate is α, in the
             real update and in the look-ahead alike.
         hypergradient: how the meta gradient is taken: "jvp" (exact), "finite_difference" (cheaper) or "backprop".
-        samples: k, draws of the rectifying vector.
+        samples: k, draws of the rectifying vector; they cost next to nothing here.
         kl_weight: λ. The meta networks minimise L_meta(θ̂) + α·λ·KL(q ‖ p): the look-ahead gives the first term
             the factor α, so the second has it too, and λ means the same at every learning rate.
         meta_every: update the meta networks at every m-th step.
@@ -72,7 +72,7 @@ class VRI(Method):
         optimizer: torch.optim.Optimizer,
         *,
         hypergradient: str = "jvp",
-        samples: int = 1,
+        samples: int = 4,
         kl_weight: float = 1e-3,
         meta_every: int = 2,
         clean_weight: float = 4.0,

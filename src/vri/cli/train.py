@@ -1,0 +1,81 @@
+"""`vri train`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+# the settings that have an option of their own; all others go as key=value
+_OPTIONS: dict[str, tuple[type, str]] = {
+    "dataset": (str, "a name of `vri data list`, a folder of images by class, or a CSV manifest"),
+    "root": (str, "folder with the data set's files"),
+    "noise": (str, "none, uniform, flip, pair, instance, open-uniform, open-pair, human labels, or a noise.npz"),
+    "rate": (float, "share of noise, 0 to 1"),
+    "method": (str, "how to train: see `vri methods`"),
+    "backbone": (str, "resnet32, ...; timm:NAME, torchvision:NAME or module:path.to.factory"),
+    "weights": (str, "file with ImageNet weights, for resnet50"),
+    "epochs": (int, "passes through the training set"),
+    "limit": (int, "train on a slice of so many samples"),
+    "seed": (int, "of split, noise, initial weights and order"),
+    "precision": (str, "fp32 or bf16"),
+    "device": (str, "auto, cpu or cuda"),
+}
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "train",
+        help="train a classifier on data with wrong labels",
+        description="Train a classifier on data with wrong labels; settings come from a file, options, or key=value.",
+        epilog="Example: vri train --dataset cifar10 --noise flip --rate 0.4 --backbone resnet32 --out runs/a",
+    )
+    parser.add_argument("config", nargs="?", help="a TOML file, or one that comes with vri (see --list)")
+    parser.add_argument("assignments", nargs="*", metavar="key=value", help="any setting; method's own: options.KEY=")
+    for name, (kind, text) in _OPTIONS.items():
+        parser.add_argument(f"--{name}", type=kind, help=text, metavar=name.upper())
+    parser.add_argument("--out", type=Path, help="folder for all that the run leaves")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--list", action="store_true", help="list the configurations that come with vri")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from vri.experiments import run, settings
+
+    if options.list:
+        for name, path in settings.configs().items():
+            print(f"{name:<32} {path.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}")
+        return 0
+    if options.out is None:
+        raise ValueError("--out is missing: expected a folder for all that the run leaves, such as --out runs/a")
+    config, assignments = options.config, list(options.assignments)
+    if config is not None and "=" in config:
+        config, assignments = None, [config, *assignments]
+    given = {name: getattr(options, name) for name in _OPTIONS}
+    asked = config is not None or assignments or any(value is not None for value in given.values())
+    found = run.read_record(options.out) if options.resume else None
+    chosen = (
+        settings.resolve(config, given, assignments)
+        if asked or found is None
+        else settings.Settings(**found["settings"])
+    )
+    record = run.run(chosen, options.out, resume=options.resume, progress=not options.quiet)
+    print(_summary(record, options.out), file=sys.stdout)
+    return 0
+
+
+def _summary(record: dict[str, Any], out: Path) -> str:
+    chosen = record["settings"]
+    noise = "labels as they are" if record["noise_rate"] is None else f"{record['noise_rate']:.1%} of labels wrong"
+    lines = [
+        f"{chosen['method']} on {chosen['dataset']} ({noise}), {record['backbone']}, {len(record['epochs'])} epochs"
+    ]
+    if record["last"] is not None:
+        lines.append(
+            f"test accuracy {100 * record['last']:.2f} % in the last epoch, "
+            f"{100 * record['last_10_mean']:.2f} % on average over the last 10"
+        )
+    lines.append(f"{record['seconds']:.0f} s, {record['peak_memory_mb']:.0f} MB; everything is in {out}/")
+    return "\n".join(lines)

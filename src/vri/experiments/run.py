@@ -1,0 +1,245 @@
+"""One training run from its settings: the sets, the method, the loop, and the record it leaves."""
+
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import vri
+from vri import backbones
+from vri.checkpoint import atomic_write
+from vri.data.split_files import split_hash
+from vri.experiments.prepare import Prepared, prepare
+from vri.experiments.settings import Settings, SettingsError
+from vri.methods import METHODS
+from vri.methods.base import Method
+from vri.progress import Row
+from vri.training import History, train
+
+RECORD = "record.json"
+CLASSIFIER = "classifier.safetensors"
+_LAST = 10  # epochs of the mean that stands beside the last one
+_FREE = ("device", "workers", "threads", "tensorboard", "checkpoint_every")  # may differ when a run goes on
+
+Record = dict[str, Any]
+
+
+def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool = True) -> Record:
+    """Train as `settings` say; leaves record, history, events, checkpoint and classifier in `out`.
+
+    Returns:
+        The record, as in ``record.json``.
+    """
+    earlier = _earlier(out, settings, resume)
+    device = _device(settings.device)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    sets = prepare(settings)
+    method, description = build(settings, sets, device)
+    start = time.perf_counter()
+    record: Record = {
+        "settings": settings.as_dict(),
+        "started": earlier.get("started") or datetime.now(UTC).isoformat(timespec="seconds"),
+        "finished": False,
+        **description,
+        "versions": _versions(),
+        "commit": _commit(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {device}",
+    }
+    before = float(earlier.get("seconds") or 0.0)
+    rows: History = []
+
+    def write(finished: bool) -> None:
+        record.update(summarise(rows), finished=finished, epochs=rows)
+        record["seconds"] = before + time.perf_counter() - start
+        record["peak_memory_mb"] = _peak_memory(device)
+        with atomic_write(out / RECORD) as file:
+            file.write(json.dumps(record, indent=1).encode())
+
+    def note(row: Row) -> None:
+        rows.append(row)
+        write(finished=False)
+
+    out.mkdir(parents=True, exist_ok=True)
+    if resume:
+        rows += [row for row in earlier.get("epochs", []) if isinstance(row, dict)]
+    history = train(
+        method,
+        sets.train,
+        sets.clean,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        meta_batch_size=settings.meta_batch_size,
+        test_set=sets.test,
+        validation_set=sets.validation,
+        true_labels=sets.true_labels,
+        schedule=settings.schedule,
+        seed=settings.seed,
+        out=out,
+        checkpoint_every=settings.checkpoint_every,
+        resume=resume,
+        progress=progress,
+        num_workers=settings.workers,
+        transform=sets.transform,
+        meta_transform=sets.meta_transform,
+        test_transform=sets.test_transform,
+        log_tensorboard=settings.tensorboard,
+        on_epoch=note,
+    )
+    rows[:] = history  # a killed run may have lost the last row of its record
+    save_classifier(method.model, out / CLASSIFIER, sets, settings)
+    write(finished=True)
+    return record
+
+
+def build(settings: Settings, sets: Prepared, device: torch.device) -> tuple[Method, Record]:
+    """The method on its model, and what a record says of them."""
+    name = settings.backbone or sets.backbone
+    model = backbones.build(
+        name,
+        num_classes=len(sets.class_names),
+        in_channels=sets.channels,
+        image_size=sets.image_size,
+        seed=settings.seed,
+        weights=settings.weights,
+    )
+    model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster for convolutions
+    optimizer: torch.optim.Optimizer
+    if settings.optimizer == "sgd":
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+        )
+    else:
+        optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    if METHODS[settings.method].needs_clean and sets.clean is None:
+        raise SettingsError(
+            f"method {settings.method} learns from clean samples, but clean={settings.clean}: expected some, "
+            "such as clean=1000"
+        )
+    options: dict[str, Any] = dict(settings.options)
+    if settings.precision == "bf16":
+        options["autocast"] = torch.bfloat16
+    generator = torch.Generator().manual_seed(settings.seed)
+    method = METHODS[settings.method](model, len(sets.class_names), optimizer, generator=generator, **options)
+    description = {
+        "backbone": name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "classes": len(sets.class_names),
+        "sizes": {part: len(index) for part, index in sets.split.items()},
+        "split_hash": split_hash(sets.split),
+        "noise_hash": None if sets.noise is None else sets.noise.hash,
+        "noise_rate": None if sets.noise is None else sets.noise.rate,
+        "method_settings": method.settings(),
+    }
+    return method, description
+
+
+def summarise(rows: Sequence[Row]) -> Record:
+    """Test accuracy of the last epoch and the mean of the last ten; the best one is marked as what it is."""
+    scores = [float(score) for row in rows if (score := row.get("test_accuracy")) is not None]
+    if not scores:
+        return {"last": None, "last_10_mean": None, "best_chosen_on_test": None}
+    recent = scores[-_LAST:]
+    return {"last": scores[-1], "last_10_mean": sum(recent) / len(recent), "best_chosen_on_test": max(scores)}
+
+
+def save_classifier(model: nn.Module, path: Path, sets: Prepared, settings: Settings) -> None:
+    """The classifier alone, for a plain module: ``model.load_state_dict(safetensors.torch.load_file(path))``."""
+    from safetensors.torch import save
+
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    about = {
+        "backbone": settings.backbone or sets.backbone,
+        "num_classes": str(len(sets.class_names)),
+        "class_names": json.dumps(sets.class_names),
+    }
+    if sets.test_transform is not None:
+        about |= {"mean": json.dumps(sets.test_transform.mean), "std": json.dumps(sets.test_transform.std)}
+    with atomic_write(path) as file:
+        file.write(save(state, metadata=about))
+
+
+def read_record(out: Path) -> Record | None:
+    """The record of a run in this folder, or None."""
+    try:
+        content = json.loads((out / RECORD).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{out / RECORD} can't be read ({error}); delete it to start anew") from None
+    return content if isinstance(content, dict) else None
+
+
+def _earlier(out: Path, settings: Settings, resume: bool) -> Record:
+    """The record to go on from; {} for a new run. Refuses to overwrite a run, or to go on with another one."""
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"{out} is a file, expected a folder; give another --out")
+    found = read_record(out)
+    if not resume:
+        if found is not None or (out / "checkpoint.pt").exists():
+            done = f", {len(found.get('epochs', []))} epochs done" if found else ""
+            raise SettingsError(
+                f"{out} holds a run already{done}; add --resume to go on with it, or give another --out"
+            )
+        return {}
+    if found is None:
+        return {}
+    now, then = settings.as_dict(), found.get("settings", {})
+    different = [
+        f"{name} was {then.get(name)!r} and is {value!r}"
+        for name, value in now.items()
+        if name not in _FREE and then.get(name) != value
+    ]
+    if different:
+        raise SettingsError(
+            f"{out} holds another run: {'; '.join(different)}; use the same settings to go on, or another --out"
+        )
+    return found
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingsError(f"device={name!r} can't be used ({reason}); expected auto, cpu or cuda") from None
+    return device
+
+
+def _versions() -> dict[str, str]:
+    packages = ("torch", "numpy", "scikit-learn")
+    return {"vri": vri.__version__, "python": platform.python_version()} | {p: metadata.version(p) for p in packages}
+
+
+def _commit() -> str | None:
+    """Of the source tree that the package runs from, if it is one."""
+    folder = Path(vri.__file__).parent
+    command = ["git", "-C", str(folder), "rev-parse", "--verify", "--quiet", "HEAD"]
+    tracked = ["git", "-C", str(folder), "ls-files", "--error-unmatch", "__init__.py"]
+    try:
+        if subprocess.run(tracked, capture_output=True, timeout=10, check=False).returncode:
+            return None  # installed inside somebody else's repository
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
+def _peak_memory(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, kilobytes elsewhere

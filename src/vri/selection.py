@@ -1,0 +1,209 @@
+"""Learning without clean data: which training samples stand in for clean ones (Algorithm 2).
+
+Networks learn right labels before wrong ones, so samples with a small loss are likely to be right. The selection
+looks at the losses of all training samples at the beginning of an epoch.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_UNLEARNED = 0.97  # share of log(c), the loss of guessing, above which a classifier has hardly learned
+_SIZE = 1000  # M of the paper
+_WARM_UP = 16  # epochs to one of warm-up: 160 to 10 in the paper
+_LOW, _HIGH = 0.005, 0.995  # quantiles between which the mixture is fitted: one outlier would be a component
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How to choose samples that stand in for clean ones.
+
+    Attributes:
+        kind: "balanced", as many of each class, VRI(+); "smallest" of all, VRI(−); or "mixture", all that a mixture
+            of two Gaussians on the losses takes for right, VRI(Aug.).
+        size: M, how many; by default 1,000, but no more than a tenth of the training set. "mixture" finds the number
+            by itself.
+        warm_up: epochs of plain cross-entropy before the first selection; by default a sixteenth of all, at least
+            one (10 of 160, as the paper for CIFAR-10; it takes 30 for CIFAR-100).
+    """
+
+    kind: str = "balanced"
+    size: int | None = None
+    warm_up: int | None = None
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.kind not in KINDS:
+            wrong.append(f"kind={self.kind!r} (expected one of {', '.join(KINDS)})")
+        if self.size is not None and self.size < 1:
+            wrong.append(f"size={self.size} (expected at least 1)")
+        if self.warm_up is not None and self.warm_up < 0:
+            wrong.append(f"warm_up={self.warm_up} (expected 0 or more)")
+        if wrong:
+            raise ValueError("Selection got options it can't use: " + "; ".join(wrong))
+
+    def sized(self, samples: int, epochs: int) -> "SizedSelection":
+        """With numbers in the place of defaults, for a training set of so many samples and so many epochs."""
+        size = max(1, min(_SIZE, samples // 10)) if self.size is None else self.size
+        warm_up = max(1, round(epochs / _WARM_UP)) if self.warm_up is None else self.warm_up
+        if size > samples:
+            raise ValueError(f"selection of size={size} from {samples} training samples: expected no more; lower size")
+        if warm_up >= epochs:
+            raise ValueError(
+                f"warm_up={warm_up} of {epochs} epochs: expected fewer, so that some are left to learn with the "
+                "selected samples; lower warm_up or raise epochs"
+            )
+        return SizedSelection(self.kind, size, warm_up)
+
+
+@dataclass(frozen=True)
+class SizedSelection:
+    """A selection whose numbers are settled."""
+
+    kind: str
+    size: int
+    warm_up: int
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when a run goes on."""
+        return {"selection": self.kind, "selection size": self.size, "warm_up": self.warm_up}
+
+
+@dataclass(frozen=True, eq=False)
+class Selected:
+    """The samples chosen for an epoch, and how good they are.
+
+    Attributes:
+        index: their numbers, ascending.
+        scores: `selected`, how many; `selected_share` of the training set; `selection_balance`, the entropy of
+            their labels over that of as many labels of each class; `selected_classes`, how many there are;
+            `selection_purity`, the share of right labels, where they are known.
+        remark: what the user should know, such as a class with too few samples; or None.
+    """
+
+    index: Tensor
+    scores: dict[str, float]
+    remark: str | None
+
+
+def select(
+    selection: SizedSelection, losses: Tensor, labels: Tensor, num_classes: int, true_labels: Tensor | None = None
+) -> Selected:
+    """Choose samples by their losses.
+
+    A class with fewer samples than asked for gives all it has; one without any is left out. Both are remarked on.
+
+    Args:
+        selection: how.
+        losses: of each training sample (n,).
+        labels: of each training sample (n,), some of them wrong.
+        num_classes: c.
+        true_labels: where they are known, to report how many of the chosen labels are right.
+    """
+    finite = losses.isfinite()
+    if not bool(finite.any()):
+        raise ValueError("no training sample has a finite loss: expected a trained classifier; lower the learning rate")
+    losses = torch.where(finite, losses, losses[finite].max()).double()
+    index = KINDS[selection.kind](losses, labels, num_classes, selection.size).sort().values
+    counts = torch.bincount(labels[index], minlength=num_classes)
+    scores = {
+        "selected": float(len(index)),
+        "selected_share": len(index) / len(labels),
+        "selected_classes": float((counts > 0).sum()),
+        "selection_balance": _balance(counts),
+    }
+    if true_labels is not None:
+        scores["selection_purity"] = float((labels == true_labels)[index].double().mean())
+    available = torch.bincount(labels, minlength=num_classes)
+    return Selected(index, scores, _remark(selection, counts, available, float(losses.mean())))
+
+
+def smallest(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
+    """The `size` smallest losses of all."""
+    return losses.argsort(stable=True)[:size]
+
+
+def balanced(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
+    """The smallest losses of each class, as many of each; a remainder goes to the first classes."""
+    whole, rest = divmod(size, num_classes)
+    parts = []
+    for k in range(num_classes):
+        members = (labels == k).nonzero().squeeze(1)
+        take = whole + (k < rest)
+        parts.append(members[losses[members].argsort(stable=True)[:take]])
+    return torch.cat(parts)
+
+
+def mixture(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
+    """All samples that belong to the lower of two Gaussians on the losses rather than to the upper one.
+
+    Losses that tell nothing apart (all alike) fall back to `balanced`.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
+    values = losses.cpu().numpy()
+    low, high = np.quantile(values, [_LOW, _HIGH])
+    if not high > low:
+        return balanced(losses, labels, num_classes, size)
+    scaled = ((np.clip(values, low, high) - low) / (high - low))[:, None]
+    model = GaussianMixture(2, reg_covar=1e-4, max_iter=100, means_init=[[0.0], [1.0]], random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(scaled)
+    lower = int(model.means_[:, 0].argmin())
+    right = model.predict_proba(scaled)[:, lower] > 0.5
+    # the wide Gaussian may be the nearer one far below the narrow one too; a smaller loss is never less right
+    if right.any():
+        right = values <= values[right].max()
+    index = torch.from_numpy(right).nonzero().squeeze(1)
+    return index if len(index) else balanced(losses, labels, num_classes, size)
+
+
+KINDS: dict[str, Callable[[Tensor, Tensor, int, int], Tensor]] = {
+    "balanced": balanced,
+    "smallest": smallest,
+    "mixture": mixture,
+}
+
+
+def _balance(counts: Tensor) -> float:
+    if len(counts) < 2:
+        return 1.0
+    shares = counts[counts > 0].double() / counts.sum()
+    return float(-(shares * shares.log()).sum() / math.log(len(counts)))
+
+
+def _remark(selection: SizedSelection, counts: Tensor, available: Tensor, loss: float) -> str | None:
+    """What is odd about a selection, in one line."""
+    num_classes = len(counts)
+    parts = []
+    if loss > _UNLEARNED * math.log(num_classes):
+        parts.append(
+            f"the mean loss on the training set is {loss:.2f}, near the {math.log(num_classes):.2f} of guessing: the "
+            "classifier has hardly learned yet, and small losses mean little; raise warm_up or the learning rate"
+        )
+    gone = (available == 0).nonzero().squeeze(1).tolist()
+    missing = ((available > 0) & (counts == 0)).nonzero().squeeze(1).tolist()
+    few: list[int] = []
+    if selection.kind == "balanced":
+        wanted = selection.size // num_classes
+        few = ((available > 0) & (available < wanted)).nonzero().squeeze(1).tolist()
+    if gone:
+        parts.append(f"no training sample has label {_names(gone)}")
+    if missing:
+        parts.append(f"none of label {_names(missing)} was selected")
+    if few:
+        parts.append(f"label {_names(few)} has fewer samples than the {selection.size // num_classes} asked for")
+    return "; ".join(parts) or None
+
+
+def _names(classes: list[int]) -> str:
+    shown = ", ".join(map(str, classes[:5]))
+    return shown if len(classes) <= 5 else f"{shown} and {len(classes) - 5} more"
