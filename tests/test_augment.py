@@ -11,7 +11,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vri.benchmark_data import pillow_operation
+from vri.benchmark_data import MEAN as CIFAR_MEAN
+from vri.benchmark_data import STD as CIFAR_STD
+from vri.benchmark_data import _pillow_batches, measure_data, pillow_operation
+from vri.benchmark_timing import Sizes
 from vri.data import image_operations as op
 from vri.data import load, to_float
 from vri.data.augment import OPERATIONS, Augment, apply_operations, mixup, rand_augment, random_crop, random_flip
@@ -298,6 +301,42 @@ def test_mixup_of_nothing() -> None:
     mixed, labels = mixup(x, y, 2, 0.0, generator())
     assert torch.equal(mixed, x)
     assert labels.tolist() == [[1, 0], [0, 1], [0, 1], [1, 0]]
+
+
+def test_the_benchmark_in_small() -> None:
+    sizes = Sizes(batch=4, image=8, rounds=1, budget=0.0)
+    threads = torch.get_num_threads()
+    rows, raw = measure_data(sizes, "cpu")
+    assert torch.get_num_threads() == threads
+    assert {row.name: str(row.bar) for row in rows if row.bar} == {
+        "crop + flip: vri / Pillow": ">= 10",
+        "crop + flip + RandAugment: vri / Pillow": ">= 3",
+        "crop + flip": "< 5",
+        "crop + flip + RandAugment": "< 5",
+    }
+    for name in ("crop + flip", "crop + flip + RandAugment"):
+        seconds = raw[name]
+        ratio = next(row for row in rows if row.name == f"{name}: vri / Pillow")
+        assert ratio.samples == [b / a for a, b in zip(seconds["vri"], seconds["Pillow"], strict=True)]
+        speed = next(row for row in rows if row.name == f"{name}: vri")
+        assert speed.samples == [20 / s for s in seconds["vri"]]
+        share = next(row for row in rows if row.name == name)
+        step = raw["share of a step"]
+        assert share.samples == [100 * (a / b) for a, b in zip(step[name], step["step"], strict=True)]
+
+
+def test_the_pillow_side_of_the_benchmark_does_the_same_work() -> None:
+    """Over many draws of one image both sides show the same windows, and on average the same augmented image."""
+    image = pictures(4, 3, 8, 8)[:1]
+    windows = {*windows_of(image[0], 4), *windows_of(image[0].flip(2), 4)}
+    mean, std = (torch.tensor(v)[:, None, None] for v in (CIFAR_MEAN, CIFAR_STD))
+    crops = (255 * (next(_pillow_batches(image, 0, 200, "cpu")) * std + mean)).round().to(torch.uint8)
+    assert {crop.numpy().tobytes() for crop in crops} <= windows
+    ours = Augment(CIFAR_MEAN, CIFAR_STD, crop=4, flip=True, rand_augment=2)(image.expand(3000, -1, -1, -1), 0)
+    theirs = next(_pillow_batches(image, 2, 3000, "cpu"))
+    spread = torch.sqrt((ours.var(0) + theirs.var(0)) / 3000)
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * spread).all()
+    torch.testing.assert_close(ours.std(), theirs.std(), rtol=0.03, atol=0)
 
 
 GREY = torch.zeros(2, 1, 6, 8, dtype=torch.uint8)

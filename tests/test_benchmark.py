@@ -102,7 +102,7 @@ def test_file_of_another_format_is_refused(tmp_path: Path) -> None:
 
 def test_unknown_part_is_named_with_those_that_exist() -> None:
     with pytest.raises(
-        ValueError, match=r"^only=speed is no part of the benchmark: expected accuracy, time, memory, overhead$"
+        ValueError, match=r"^only=speed is no part of the benchmark: expected accuracy, time, memory, overhead, data$"
     ):
         run(only=["speed"])
 
@@ -223,4 +223,4 @@ def test_peak_memory_of_one_step_in_a_fresh_process() -> None:
 
 
 def test_parts_are_those_of_the_command_line() -> None:
-    assert list(PARTS) == ["accuracy", "time", "memory", "overhead"]
+    assert list(PARTS) == ["accuracy", "time", "memory", "overhead", "data"]

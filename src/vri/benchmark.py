@@ -1,4 +1,4 @@
-"""The benchmark behind `vri bench`: accuracy of the meta gradient, time and memory of a step, and overhead.
+"""The benchmark behind `vri bench`: accuracy of the meta gradient, time and memory of a step, overhead, and data.
 
 All ratios are taken side by side: the variants take turns step by step, so that a busy machine slows all of
 them alike, and a ratio is the median over rounds of the ratios within a round.
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vri.backbones import resnet32
+from vri.benchmark_data import measure_data
 from vri.benchmark_report import Bar, Report, Row, describe_machine, format_table
 from vri.benchmark_timing import (
     CE,
@@ -230,4 +231,5 @@ PARTS: dict[str, Callable[[Sizes, str], tuple[list[Row], dict[str, Any]]]] = {
     "time": measure_time,
     "memory": measure_memory,
     "overhead": measure_overhead,
+    "data": measure_data,
 }

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,23 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from vri.benchmark_report import Bar, Row
-from vri.benchmark_timing import Layout, Samples, Sizes, ratios, resnet_method, synchronize, torch_warnings_ignored
+from vri.benchmark_timing import (
+    Layout,
+    Samples,
+    Sizes,
+    one_thread,
+    ratios,
+    resnet_method,
+    synchronize,
+    torch_warnings_ignored,
+)
 from vri.data.augment import FILL, MAGNITUDES, OPERATIONS, Augment
 from vri.data.batches import Batches
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10
 _POOL = 5000  # images to draw batches from
 _PADDING = 4
+_BLOCK = 5  # batches a side makes before it is the other's turn
 _WAYS = {  # name: operations of RandAugment
     "crop + flip": 0,
     "crop + flip + RandAugment": 2,
@@ -38,32 +49,36 @@ def measure_data(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
 
     rows, raw = [], {}
     bars = {"crop + flip": Bar(">=", 10), "crop + flip + RandAugment": Bar(">=", 3)}
-    part = f"images a second, batches of {sizes.batch}, 3 x {sizes.image} x {sizes.image}"
+    part = f"images a second, batches of {sizes.batch}, 3 x {sizes.image} x {sizes.image}, one thread each"
     for name in _WAYS:
-        sides: dict[str, Callable[[], object]] = {
-            "vri": ours[name].__next__,
-            "Pillow": theirs[name].__next__,
-        }
-        seconds = raw[name] = _alternate(sides, 3 * sizes.rounds, device)
-        rows += [Row(part, f"{name}: {side}", [sizes.batch / s for s in values]) for side, values in seconds.items()]
+        sides = {"vri": _take(ours[name], _BLOCK), "Pillow": _take(theirs[name], _BLOCK)}
+        with one_thread():
+            seconds = raw[name] = _alternate(sides, 2 * sizes.rounds, sizes.budget / 6, device)
+        count = _BLOCK * sizes.batch
+        rows += [Row(part, f"{name}: {side}", [count / s for s in values]) for side, values in seconds.items()]
         rows.append(Row(part, f"{name}: vri / Pillow", ratios(seconds, "Pillow", "vri"), "", bars[name]))
 
     method = resnet_method("jvp", Layout(), device)
     batch, meta_batch = (next(ours["crop + flip"]) for _ in range(2))
     with torch_warnings_ignored():
-        sides = {"step": lambda: method.step(batch, meta_batch)}
-        for name in _WAYS:
-            sides[name] = lambda name=name: [next(ours[name]) for _ in range(2)]  # type: ignore[misc]
-        seconds = raw["share of a step"] = _alternate(sides, sizes.rounds, device)
+        sides = {"step": lambda: method.step(batch, meta_batch), **{name: _take(ours[name], 2) for name in _WAYS}}
+        seconds = raw["share of a step"] = _alternate(sides, sizes.rounds, sizes.budget / 3, device)
     part = "loading both batches of a VRI step (jvp, ResNet-32), share of the step"
     rows += [Row(part, name, [100 * s for s in ratios(seconds, name, "step")], "%", Bar("<", 5)) for name in _WAYS]
     return rows, raw
 
 
-def _alternate(sides: dict[str, Callable[[], object]], rounds: int, device: str) -> Samples:
-    """Seconds of each side, taking turns; the first round warms up."""
+def _take(batches: Iterator[Any], count: int) -> Callable[[], object]:
+    return lambda: list(islice(batches, count))
+
+
+def _alternate(sides: dict[str, Callable[[], object]], rounds: int, budget: float, device: str) -> Samples:
+    """Seconds of each side, taking turns; the first round warms up, none begins once `budget` seconds are spent."""
     seconds: Samples = {name: [] for name in sides}
+    begun = time.perf_counter()
     for turn in range(rounds + 1):
+        if turn > 2 and time.perf_counter() - begun > budget:
+            break
         for name, run in sides.items():
             synchronize(device)
             start = time.perf_counter()
@@ -86,23 +101,20 @@ def _pillow_batches(x: Tensor, operations: int, size: int, device: str) -> Itera
     """Normalised batches, one image after the other."""
     images = np.ascontiguousarray(x.permute(0, 2, 3, 1).numpy())  # n x h x w x c, as Pillow wants them
     mean, std = (np.array(v, np.float32)[:, None, None] for v in (MEAN, STD))
-    # reflection by index, which takes a sixth of the time of numpy.pad
-    places = [np.pad(np.arange(side), _PADDING, mode="reflect") for side in images.shape[1:3]]
     rng = np.random.default_rng(0)
     while True:
         batch = []
         for i in rng.integers(len(images), size=size):
-            image = _pillow_image(images[i], places, operations, rng)
+            image = _pillow_image(images[i], operations, rng)
             pixels = np.asarray(image, np.float32).transpose(2, 0, 1) / 255
             batch.append(torch.from_numpy((pixels - mean) / std))
         yield torch.stack(batch).to(device)
 
 
-def _pillow_image(
-    pixels: npt.NDArray[np.uint8], places: list[npt.NDArray[np.int64]], operations: int, rng: np.random.Generator
-) -> Image.Image:
+def _pillow_image(pixels: npt.NDArray[np.uint8], operations: int, rng: np.random.Generator) -> Image.Image:
     height, width = pixels.shape[:2]
-    image = Image.fromarray(pixels.take(places[0], 0).take(places[1], 1))
+    around = (_PADDING, _PADDING)
+    image = Image.fromarray(np.pad(pixels, (around, around, (0, 0)), mode="reflect"))  # Pillow has no reflection
     top, left, flipped = (int(v) for v in rng.integers((2 * _PADDING + 1, 2 * _PADDING + 1, 2)))
     image = image.crop((left, top, left + width, top + height))
     if flipped:

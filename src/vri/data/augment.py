@@ -7,7 +7,7 @@ and then moved: the same generator state gives the same images on every device.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -160,18 +160,22 @@ class Augment:
         return self._normalise(x)
 
     def _normalise(self, x: Tensor) -> Tensor:
-        mean, std = _numbers(self.mean) or [0.0], _numbers(self.std) or [1.0]
+        mean, std = tuple(_numbers(self.mean)) or (0.0,), tuple(_numbers(self.std)) or (1.0,)
         for name, numbers in (("mean", mean), ("std", std)):
             if len(numbers) not in (1, x.shape[1]):
                 raise ValueError(
                     f"{name} has {len(numbers)} numbers for images with {x.shape[1]} channels; "
                     "expected one number or one a channel: match the channels"
                 )
-        # (x / 255 - mean) / std with one multiplication and one addition
-        scale = torch.tensor([1 / (255 * s) for s in std], device=x.device)[:, None, None]
-        means, stds = (torch.tensor(v, dtype=torch.float64) for v in (mean, std))
-        shift = (-means / stds).to(x.device, torch.float32)[:, None, None]
+        scale, shift = _scale_and_shift(mean, std, x.device)
         return x.to(torch.float32).mul_(scale).add_(shift)
+
+
+@cache
+def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(x / 255 - mean) / std as x * scale + shift: each c x 1 x 1."""
+    means, stds = (torch.tensor(v, dtype=torch.float64)[:, None, None] for v in (mean, std))
+    return (1 / (255 * stds)).to(device, torch.float32), (-means / stds).to(device, torch.float32)
 
 
 def _crop(x: Tensor, top: Tensor, left: Tensor, padding: int, flipped: Tensor | None = None) -> Tensor:
@@ -187,22 +191,31 @@ def _crop(x: Tensor, top: Tensor, left: Tensor, padding: int, flipped: Tensor | 
     lines[..., width - 1 : 2 * width - 1] = x  # the outermost pixels are shared, as reflection wants it
     lines[..., 2 * width - 2 :] = mirrored
 
-    shift = left - padding
-    start = width - 1 + shift  # n; of the window in its line
-    if flipped is not None:
-        mirror_start = torch.where(shift < 0, -shift, 2 * width - 2 - shift)
-        start = torch.where(flipped == 1, mirror_start, start)
-    row = _reflect(torch.arange(height) + (top - padding)[:, None], height)  # n x h
-    line = torch.arange(n * channels).view(n, channels, 1) * height + row[:, None]  # n x c x h
-    first = (line * lines.shape[3] + start[:, None, None]).flatten().to(x.device)
+    rows, columns = _window_starts(height, width, padding)
+    choice = left if flipped is None else left + flipped * (2 * padding + 1)
+    in_image = rows.index_select(0, top) + columns.index_select(0, choice)  # n x h
+    first = _line_starts(n, channels, height * lines.shape[3]) + in_image[:, None]  # n x c x h
     windows = lines.as_strided((lines.numel() - width + 1, width), (1, 1))  # one begins at each pixel
-    return windows.index_select(0, first).view_as(x)
+    return windows.index_select(0, first.flatten().to(x.device)).view_as(x)
 
 
-def _reflect(place: Tensor, size: int) -> Tensor:
-    """Bring places before 0 and after size - 1 back inside."""
-    place = place.abs()
-    return torch.where(place < size, place, 2 * (size - 1) - place)
+@cache
+def _window_starts(height: int, width: int, padding: int) -> tuple[Tensor, Tensor]:
+    """Where in an image of lines its windows begin: each row for each top, and each left, then again mirrored.
+
+    2 padding + 1 x height and 4 padding + 2 x 1; kept, as computing them takes longer than the crop.
+    """
+    row = (torch.arange(-padding, height + padding)).abs()
+    row = torch.where(row < height, row, 2 * (height - 1) - row).unfold(0, height, 1)
+    shift = torch.arange(-padding, padding + 1)
+    mirrored = torch.where(shift < 0, -shift, 2 * width - 2 - shift)
+    return row * (3 * width - 2), torch.cat([width - 1 + shift, mirrored])[:, None]
+
+
+@lru_cache(maxsize=8)
+def _line_starts(n: int, channels: int, size: int) -> Tensor:
+    """Where the lines of each image and channel begin: n x c x 1."""
+    return torch.arange(0, n * channels * size, size).view(n, channels, 1)
 
 
 def _draw_crop(n: int, padding: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

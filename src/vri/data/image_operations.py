@@ -5,14 +5,10 @@ between pixels the nearest is taken, Pillow's default. What differs from image t
 one number an image.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
-
-
-def sample_pixels(x: Tensor, index: Tensor) -> Tensor:
-    """Take for each pixel of the result the pixel of its image that `index`, n x h x w, gives as row * w + column."""
-    source = index.flatten(1)[:, None].expand(-1, x.shape[1], -1)  # n x c x hw
-    return x.flatten(2).gather(2, source).view_as(x)
 
 
 def affine(x: Tensor, matrices: Tensor, fill: int) -> Tensor:
@@ -26,10 +22,12 @@ def affine(x: Tensor, matrices: Tensor, fill: int) -> Tensor:
     rows = torch.arange(height, device=x.device)[:, None] + 0.5
     column = (m[:, 0, 0] * columns + (m[:, 0, 1] * rows + m[:, 0, 2])).floor_()  # n x h x w
     row = (m[:, 1, 0] * columns + (m[:, 1, 1] * rows + m[:, 1, 2])).floor_()
-    inside_column, inside_row = column.clamp(0, width - 1), row.clamp(0, height - 1)
-    outside = (inside_column != column) | (inside_row != row)
-    index = inside_row.mul_(width).add_(inside_column).long()
-    return sample_pixels(x, index).masked_fill_(outside[:, None], fill)
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    # one more pixel at the end of each image, from which all places outside are taken
+    pixels = x.new_full((*x.shape[:2], height * width + 1), fill)
+    pixels[..., :-1] = x.flatten(2)
+    index = torch.where(inside, row.mul_(width).add_(column), height * width).long().flatten(1)  # n x hw
+    return pixels.gather(2, index[:, None].expand(-1, x.shape[1], -1)).view_as(x)
 
 
 def look_up(x: Tensor, tables: Tensor) -> Tensor:
@@ -42,7 +40,7 @@ def autocontrast_table(x: Tensor) -> Tensor:
     low, high = (v.double()[..., None] for v in (x.flatten(2).amin(2), x.flatten(2).amax(2)))  # n x c x 1
     # This order of operations in float64 rounds as Pillow does; 255 / (high - low) would be by way of a reciprocal.
     scale = torch.full_like(low, 255).div_(high - low)  # n x c x 1; infinite for a channel of one value
-    values = _values(x).double()
+    values = _values(x.device).double()
     stretched = (values * scale + -low * scale).clamp_(0, 255)
     return torch.where(high > low, stretched, values).to(torch.uint8)
 
@@ -56,25 +54,25 @@ def equalize_table(x: Tensor) -> Tensor:
     highest = x.flatten(2).amax(2, keepdim=True).long()
     step = below.gather(2, highest).div_(255, rounding_mode="floor")  # n x c x 1; 0 for a channel of one value
     table = (below + step // 2).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=255)
-    return torch.where(step > 0, table, _values(x)).to(torch.uint8)
+    return torch.where(step > 0, table, _values(x.device)).to(torch.uint8)
 
 
 def solarize_table(x: Tensor, threshold: float) -> Tensor:
     """Invert values at or above `threshold`."""
-    values = _values(x)
+    values = _values(x.device)
     return torch.where(values < threshold, values, 255 - values).to(torch.uint8).expand(*x.shape[:2], 256)
 
 
 def posterize_table(x: Tensor, bits: int) -> Tensor:
     """Keep the highest `bits` bits of each value."""
     dropped = 2 ** (8 - bits) - 1
-    table: Tensor = _values(x) & (255 - dropped)
+    table: Tensor = _values(x.device) & (255 - dropped)
     return table.to(torch.uint8).expand(*x.shape[:2], 256)
 
 
 def brightness_table(x: Tensor, factors: Tensor) -> Tensor:
     """Move values away from black by the image's factor; below 1 towards it."""
-    values = _values(x).float().view(1, 1, 256)
+    values = _values(x.device).float().view(1, 1, 256)
     return _blend(torch.zeros_like(values), values, factors[:, None, None]).expand(*x.shape[:2], 256)
 
 
@@ -83,7 +81,7 @@ def contrast_table(x: Tensor, factors: Tensor) -> Tensor:
     pixels = x[0, 0].numel()
     total = _luma(x).flatten(1).sum(1)  # n; int64
     mean = (2 * total + pixels).div_(2 * pixels, rounding_mode="floor").float()  # rounded half up
-    values = _values(x).float().view(1, 1, 256)
+    values = _values(x.device).float().view(1, 1, 256)
     return _blend(mean[:, None, None], values, factors[:, None, None]).expand(*x.shape[:2], 256)
 
 
@@ -107,8 +105,9 @@ def sharpness(x: Tensor, factors: Tensor) -> Tensor:
     return _blend(smooth, pixels, factors[:, None, None, None])
 
 
-def _values(x: Tensor) -> Tensor:
-    return torch.arange(256, device=x.device)
+@cache
+def _values(device: torch.device) -> Tensor:
+    return torch.arange(256, device=device)
 
 
 def _luma(x: Tensor) -> Tensor:
