@@ -10,6 +10,7 @@ from vri.methods.vri import VRI
 PAPER: dict[str, Any] = {
     "kl_route": "features",
     "kl_weight": 1e-3,
+    "samples": 2,  # as on CIFAR; 1 elsewhere
     "clean_weight": 0.0,
     "initial_mean": 0.0,
     "meta_smoothing": 0.0,
