@@ -21,6 +21,7 @@ SOURCE = ROOT / "src"
 
 LAYERS = {  # a module belongs to the longest name that begins it; what is not named is an application
     "vri.checks": "border",
+    "vri.files": "border",
     "vri.randomness": "border",
     "vri.objective": "algorithm",
     "vri.networks": "algorithm",

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vri.checkpoint import atomic_write
+from vri.files import atomic_write
 
 FORMAT = 1  # of the JSON file
 

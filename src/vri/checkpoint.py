@@ -1,15 +1,15 @@
 """Checkpoints: written whole or not at all, and without any code inside."""
 
-import os
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from vri.files import atomic_write
 
 FORMAT = 1  # of the file; raised whenever its content changes its meaning
 
@@ -67,33 +67,6 @@ def check_settings(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any])
             f"the checkpoint {path} is of another run: {'; '.join(different)}. "
             "Use the same settings to go on; pass resume=False, or another out=, to start anew"
         )
-
-
-@contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is whole and on the disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if hasattr(os, "O_DIRECTORY"):  # not on Windows; makes the new name last through a power failure
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def remove_leftovers(path: Path) -> None:
-    """Delete temporary files of a write to `path` that was killed."""
-    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
-        leftover.unlink(missing_ok=True)
 
 
 def _check_plain(value: Any, where: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from vri import backbones, data, noise, quality
-from vri.checkpoint import atomic_write
+from vri.files import atomic_write
 from vri.methods import METHODS
 from vri.report.figures import demo_figure
 from vri.training import History, train

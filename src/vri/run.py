@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vri import checkpoint
 from vri.checks import Batch, DivergenceError
+from vri.files import atomic_write, remove_leftovers
 from vri.methods.base import Method, Metrics
 from vri.progress import Row
 
@@ -65,8 +66,8 @@ class Run:
         else:
             path.unlink(missing_ok=True)
         for file in (path, history):
-            checkpoint.remove_leftovers(file)
-        with checkpoint.atomic_write(history) as lines:
+            remove_leftovers(file)
+        with atomic_write(history) as lines:
             lines.write("".join(json.dumps(row) + "\n" for row in self.at.history).encode())
 
     def step(self, batch: Batch, meta_batch: Batch | None, warming_up: bool = False) -> Metrics:

@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     # imported here, as --help needn't wait for them
     from vri import data
-    from vri.checkpoint import atomic_write
+    from vri.files import atomic_write
     from vri.report.figures import transition_figure
 
     _check(options)

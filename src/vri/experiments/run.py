@@ -17,10 +17,10 @@ from torch import nn
 
 import vri
 from vri import backbones
-from vri.checkpoint import atomic_write
 from vri.data.split_files import split_hash
 from vri.experiments.prepare import Prepared, prepare
 from vri.experiments.settings import Settings, SettingsError
+from vri.files import atomic_write
 from vri.methods import METHODS
 from vri.methods.base import Method
 from vri.progress import Row

@@ -19,6 +19,7 @@ from vri.bilevel import HYPERGRADIENTS, ForwardADMissing, LookAhead, MetaGradien
 from vri.checks import Batch, check_finite
 from vri.classifier import Classifier, Forward, Outputs
 from vri.methods.base import Method, Metrics, accuracy
+from vri.methods.shared import loss_step
 from vri.randomness import draw_seed, seeded
 
 NAN = float("nan")
@@ -57,6 +58,7 @@ class MetaMethod(Method):
     """
 
     needs_clean = True
+    can_select = True
     kl_weight: float | None = None  # λ: the meta networks minimise L_meta(θ̂) + α·λ·KL; None if there is no KL term
     kl_route: str = "objective"  # or "features": KL inside the loss of the look-ahead, and through the features
 
@@ -153,8 +155,8 @@ class MetaMethod(Method):
         return self.steps % self.meta_every == 0
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
-        """Look ahead, learn to correct, update the classifier."""
-        # the batches, checked before anything moves
+        """One iteration: look ahead, learn to correct, update the classifier. For VRI it is Algorithm 1."""
+        # line 3 of Algorithm 1: the batches, checked before anything moves
         inputs, labels = self.classifier.unpack(batch, "training")
         due = self.meta_due
         if due and meta_batch is None:
@@ -169,14 +171,14 @@ class MetaMethod(Method):
         forward = self.classifier.forward(inputs, draw_seed(self.generator), keep=tangent_pass)
         outputs = Outputs(*(o.detach() for o in forward.outputs))
 
-        # θ̂ = θ − α∇ℓ, then the meta networks on the gradient of the meta loss at θ̂
+        # lines 4-6: θ̂ = θ − α∇ℓ, then the meta networks (φ, ω) on the gradient of the meta loss at θ̂
         ahead, metrics = None, {"meta_loss": NAN, "meta_accuracy": NAN}
         if self.kl_weight is not None:
             metrics["kl"] = NAN
         if meta is not None:
             ahead, metrics = self._meta_step(forward, labels, *meta)
 
-        # θ with the updated networks and fresh draws; the correction carries no gradient
+        # line 7: θ with the updated networks and fresh draws; the correction carries no gradient
         with torch.no_grad():
             correction = self.correct(outputs, labels, self.draw(len(labels)))
         leaf = outputs.logits.requires_grad_()
@@ -196,10 +198,17 @@ class MetaMethod(Method):
         own = self.finish(correction, labels)
         return metrics | {"loss": float(loss.detach()), "accuracy": accuracy(leaf.detach(), labels)} | own
 
+    def warm_up(self, batch: Batch) -> Metrics:
+        """One step of plain cross-entropy; the meta networks stay as they are."""
+        return loss_step(self.classifier, self.generator, batch, objective.cross_entropy)
+
     def _meta_step(
         self, forward: Forward, labels: Tensor, meta_inputs: Any, meta_labels: Tensor
     ) -> tuple[MetaGradient, Metrics]:
-        """Update the meta networks; what the look-ahead found, for the real update, and what to report."""
+        """Update the meta networks: Eq. (eq:theta_step), (eq:phi_update), (eq:omega_update).
+
+        Returns what the look-ahead found, for the real update, and what to report.
+        """
         drawn, meta_seed = self.draw(len(labels)), draw_seed(self.generator)
         seen: dict[str, Tensor] = {}
         rates = {n: rate for n, rate in self.classifier.rates.items() if n in self._look_ahead_names}
@@ -313,11 +322,6 @@ class LossNetwork(nn.Module):
 def sample_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of each sample (n,), for hard labels and soft ones alike."""
     return F.cross_entropy(logits, labels, reduction="none")
-
-
-def one_hot(labels: Tensor, logits: Tensor) -> Tensor:
-    """Labels as probability vectors (n, c) of the logits' kind; soft ones are that already."""
-    return labels if labels.is_floating_point() else F.one_hot(labels, logits.shape[1]).to(logits.dtype)
 
 
 def one_of(name: str, value: str, allowed: Collection[str]) -> list[str]:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from vri import objective
 from vri.classifier import Outputs
 from vri.methods.base import Metrics
-from vri.methods.meta import MetaMethod, must_be, one_hot
+from vri.methods.meta import MetaMethod, must_be
+from vri.methods.shared import one_hot
 
 
 class LabelNetwork(nn.Module):

@@ -11,7 +11,8 @@ from vri import objective
 from vri.checks import Batch
 from vri.classifier import Outputs
 from vri.methods.base import Metrics
-from vri.methods.meta import LossNetwork, MetaMethod, must_be, one_hot, sample_losses
+from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
+from vri.methods.shared import one_hot
 
 
 class Corrected(NamedTuple):

@@ -36,6 +36,6 @@ class NonBayesian(VRI):
         metrics = super().step(batch, meta_batch)
         return {name: value for name, value in metrics.items() if name not in ("kl", "variance")}
 
-    def _noise(self, count: int, samples: int | None = None) -> Tensor:
+    def _noise(self, count: int, samples: int) -> Tensor:
         device, dtype = self.classifier.device, self.classifier.dtype
-        return torch.zeros(samples or 1, count, self.num_classes, device=device, dtype=dtype)
+        return torch.zeros(samples, count, self.num_classes, device=device, dtype=dtype)

@@ -1,6 +1,5 @@
 """Arrays in ``.npz`` files: written whole or not at all, read without running any code from the file."""
 
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -10,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vri.files import atomic_write
+
 Array = npt.NDArray[Any]
 
 
@@ -17,16 +18,8 @@ def write_arrays(path: str | Path, format: str, **arrays: Any) -> None:
     """Write arrays by name, and what the file is, in the place of what was at `path`."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            np.savez_compressed(file, format=np.str_(format), **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with atomic_write(path) as file:
+        np.savez_compressed(file, format=np.str_(format), **arrays)
 
 
 def read_arrays(path: str | Path, format: str, fields: Mapping[str, tuple[str, int]] | None = None) -> dict[str, Array]:
