@@ -56,6 +56,7 @@ BASE: dict[str, Any] = {
     "kl_weight": 1e-3,
     "meta_every": 2,
     "clean_weight": 4.0,
+    "clean_updates": 300,
     "kl_route": "objective",
     "bound": "log_var",
     "log_var_bound": 1.0,
@@ -72,6 +73,7 @@ BASE: dict[str, Any] = {
 VARIANTS: list[dict[str, Any]] = [
     {"samples": 1},
     {"meta_amsgrad": False},
+    {"clean_updates": None},
     {"kl_weight": 0.0},
     {"kl_weight": 1e-2},
     {

@@ -34,7 +34,7 @@ OPTIONS: dict[str, Any] = {  # the paper's; no test here leans on a default
     "initial_mean": 0.0,
     "normalize": False,
     "clean_weight": 0.0,
-    "clean_floor": 0.0,
+    "clean_updates": None,
     "meta_every": 1,
     "meta_lr": 1e-2,
     "meta_amsgrad": False,
@@ -351,16 +351,17 @@ def test_clean_weight_adds_the_clean_gradient() -> None:
     assert same(part("prior", a), part("prior", b))
 
 
-def test_clean_floor_leaves_out_the_clean_gradient_of_a_fitted_batch() -> None:
-    plain, weighted = method(), method(clean_weight=0.7)
-    (metrics,) = run(plain)
-    run(weighted)
-    above, below = (method(clean_weight=0.7, clean_floor=metrics["meta_loss"] + shift) for shift in (-1e-6, 1e-6))
-    run(above)
-    run(below)
-    assert same(weights(above), weights(weighted))
-    assert same(weights(below), weights(plain))
-    assert not same(weights(weighted), weights(plain))
+def test_clean_updates_let_the_clean_gradient_fade() -> None:
+    """γ for two updates, then γ·2/3, γ·2/4, ...: each step equals that of a method with just this γ."""
+    fading = method(clean_weight=0.6, clean_updates=2, meta_every=2)
+    for update, gamma in enumerate([0.6, 0.6, 0.4, 0.3]):
+        assert fading.current_clean_weight == pytest.approx(gamma)
+        constant = method(clean_weight=gamma, meta_every=2)
+        constant.load_state_dict(copy.deepcopy(fading.state_dict()))
+        for i in (2 * update, 2 * update + 1):
+            constant.step(batch(100 + i), batch(200 + i))
+            fading.step(batch(100 + i), batch(200 + i))
+        torch.testing.assert_close(weights(fading), weights(constant), rtol=0, atol=1e-14)
 
 
 def test_meta_every() -> None:

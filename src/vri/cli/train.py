@@ -30,8 +30,12 @@ def add(commands: Any) -> None:
         description="Train a classifier on data with wrong labels; settings come from a file, options, or key=value.",
         epilog="Example: vri train --dataset cifar10 --noise flip --rate 0.4 --backbone resnet32 --out runs/a",
     )
-    parser.add_argument("config", nargs="?", help="a TOML file, or one that comes with vri (see --list)")
-    parser.add_argument("assignments", nargs="*", metavar="key=value", help="any setting; method's own: options.KEY=")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="config.toml key=value",
+        help="a TOML file, or one that comes with vri (see --list); any setting, those of the method as options.KEY=",
+    )
     for name, (kind, text) in _OPTIONS.items():
         parser.add_argument(f"--{name}", type=kind, help=text, metavar=name.upper())
     parser.add_argument("--out", type=Path, help="folder for all that the run leaves")
@@ -50,9 +54,10 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     if options.out is None:
         raise ValueError("--out is missing: expected a folder for all that the run leaves, such as --out runs/a")
-    config, assignments = options.config, list(options.assignments)
-    if config is not None and "=" in config:
-        config, assignments = None, [config, *assignments]
+    files, assignments = [w for w in options.words if "=" not in w], [w for w in options.words if "=" in w]
+    if len(files) > 1:
+        raise ValueError(f"{', '.join(files)}: expected one configuration, and settings as key=value")
+    config = files[0] if files else None
     given = {name: getattr(options, name) for name in _OPTIONS}
     asked = config is not None or assignments or any(value is not None for value in given.values())
     found = run.read_record(options.out) if options.resume else None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -14,16 +15,20 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 import vri
 from vri import backbones
+from vri.data.batches import take
 from vri.data.split_files import split_hash
+from vri.evaluation import predict
 from vri.experiments.prepare import Prepared, prepare
-from vri.experiments.settings import Settings, SettingsError
+from vri.experiments.settings import TWO_PHASE, Settings, SettingsError
 from vri.files import atomic_write
 from vri.methods import METHODS
 from vri.methods.base import Method
 from vri.progress import Row
+from vri.selection import Selection, select
 from vri.training import History, train
 
 RECORD = "record.json"
@@ -44,7 +49,9 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
     device = _device(settings.device)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    sets = prepare(settings)
+    sets, selected = prepare(settings), None
+    if sets.clean is None and METHODS[settings.method].can_select and settings.selection == TWO_PHASE:
+        sets, selected = select_with_first(settings, sets, device, out / "first", resume, progress)
     method, description = build(settings, sets, device)
     start = time.perf_counter()
     record: Record = {
@@ -52,6 +59,7 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
         "started": earlier.get("started") or datetime.now(UTC).isoformat(timespec="seconds"),
         "finished": False,
         **description,
+        "selection": selected,
         "versions": _versions(),
         "commit": _commit(),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {device}",
@@ -73,11 +81,16 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
     out.mkdir(parents=True, exist_ok=True)
     if resume:
         rows += [row for row in earlier.get("epochs", []) if isinstance(row, dict)]
+    selection = None
+    if sets.clean is None and method.can_select:
+        selection = Selection(settings.selection, settings.selection_size, settings.warm_up)
     history = train(
         method,
         sets.train,
         sets.clean,
         epochs=settings.epochs,
+        selection=selection,
+        mixup=settings.mixup,
         batch_size=settings.batch_size,
         meta_batch_size=settings.meta_batch_size,
         test_set=sets.test,
@@ -102,6 +115,45 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
     return record
 
 
+def select_with_first(
+    settings: Settings, sets: Prepared, device: torch.device, out: Path, resume: bool, progress: bool
+) -> tuple[Prepared, Record]:
+    """Two phases: train a network on all samples; its smallest losses in each class become the clean set."""
+    method, _ = build(replace(settings, method="cross-entropy", options={}), sets, device)
+    epochs = settings.first_epochs or settings.epochs
+    train(
+        method,
+        sets.train,
+        epochs=epochs,
+        batch_size=settings.batch_size,
+        schedule=settings.schedule,
+        seed=settings.seed,
+        out=out,
+        checkpoint_every=settings.checkpoint_every,
+        resume=resume,
+        progress=progress,
+        num_workers=settings.workers,
+        transform=sets.transform,
+        test_transform=sets.test_transform,
+    )
+    outputs = list(predict(method.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
+    losses = torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in outputs])
+    labels = torch.cat([y for _, y in outputs])
+    how = Selection("balanced", settings.selection_size).sized(len(labels), epochs=2)
+    chosen = select(how, losses, labels, len(sets.class_names), sets.true_labels)
+    rest = torch.ones(len(labels), dtype=torch.bool)
+    rest[chosen.index] = False
+    rows = sets.split["train"]
+    left = replace(
+        sets,
+        train=take(sets.train, rest.nonzero().squeeze(1)),
+        clean=take(sets.train, chosen.index),
+        true_labels=None if sets.true_labels is None else sets.true_labels[rest],
+        split={**sets.split, "clean": rows[chosen.index], "train": rows[rest]},
+    )
+    return left, chosen.scores | {"remark": chosen.remark}
+
+
 def build(settings: Settings, sets: Prepared, device: torch.device) -> tuple[Method, Record]:
     """The method on its model, and what a record says of them."""
     name = settings.backbone or sets.backbone
@@ -121,7 +173,8 @@ def build(settings: Settings, sets: Prepared, device: torch.device) -> tuple[Met
         )
     else:
         optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    if METHODS[settings.method].needs_clean and sets.clean is None:
+    chosen = METHODS[settings.method]
+    if chosen.needs_clean and not chosen.can_select and sets.clean is None:
         raise SettingsError(
             f"method {settings.method} learns from clean samples, but clean={settings.clean}: expected some, "
             "such as clean=1000"
@@ -130,7 +183,7 @@ def build(settings: Settings, sets: Prepared, device: torch.device) -> tuple[Met
     if settings.precision == "bf16":
         options["autocast"] = torch.bfloat16
     generator = torch.Generator().manual_seed(settings.seed)
-    method = METHODS[settings.method](model, len(sets.class_names), optimizer, generator=generator, **options)
+    method = chosen(model, len(sets.class_names), optimizer, generator=generator, **options)
     description = {
         "backbone": name,
         "parameters": sum(p.numel() for p in model.parameters()),

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from vri.methods import METHODS
+from vri.selection import KINDS
 from vri.training import SCHEDULES
 
 PRECISIONS = ("fp32", "bf16")
 OPTIMIZERS = ("sgd", "adam")
+TWO_PHASE = "two-phase"  # select with a first network, train a second one on the rest
 AUGMENTATIONS = ("none", "crop-flip", "rand-augment")
 _NOT_IN_A_FILE = ("generator", "autocast", "meta_optimizer", "second", "mistakes")  # set by the run, or objects
 
@@ -44,7 +46,12 @@ class Settings:
     weight_decay: float = 5e-4
     schedule: str = "cosine"
     augment: str | None = None  # by default crop-flip, except for digits and Fashion-MNIST
-    clean: int = 1000  # clean samples set aside, where the data set brings none
+    mixup: float = 0.0  # of noisy and of clean samples; 0 mixes nothing
+    clean: int = 1000  # clean samples set aside, where the data set brings none; 0: the system selects its own
+    selection: str = "balanced"  # how it does so: a kind of `vri.selection`, or "two-phase"
+    selection_size: int | None = None
+    warm_up: int | None = None  # epochs before it
+    first_epochs: int | None = None  # of the first network, in two phases; as many as `epochs` if not given
     validation: int = 0  # samples set aside for validation
     limit: int | None = None  # training samples; all that are left if not given
     test_limit: int | None = None
@@ -182,6 +189,7 @@ def _mistakes(settings: Settings) -> list[str]:
         "schedule": SCHEDULES,
         "precision": PRECISIONS,
         "broken_images": ("raise", "skip"),
+        "selection": (*KINDS, TWO_PHASE),
     }
     if settings.augment is not None:
         choices["augment"] = AUGMENTATIONS
@@ -191,7 +199,7 @@ def _mistakes(settings: Settings) -> list[str]:
         if value not in known:
             wrong.append(f"{name}={value!r}: expected one of {', '.join(known)}{nearest(value, known)}")
     positive = ("epochs", "batch_size", "meta_batch_size", "limit", "test_limit", "image_size", "threads")
-    for name in (*positive, "checkpoint_every"):
+    for name in (*positive, "checkpoint_every", "selection_size", "first_epochs"):
         value = getattr(settings, name)
         if value is not None and value < 1:
             wrong.append(f"{name}={value}: expected 1 or more")
@@ -200,6 +208,10 @@ def _mistakes(settings: Settings) -> list[str]:
             wrong.append(f"{name}={getattr(settings, name)}: expected 0 or more")
     if not 0 <= settings.rate <= 1:
         wrong.append(f"rate={settings.rate}: expected a share from 0 to 1, such as 0.4 for 40 %")
+    if settings.warm_up is not None and settings.warm_up < 0:
+        wrong.append(f"warm_up={settings.warm_up}: expected 0 or more")
+    if not settings.mixup >= 0:
+        wrong.append(f"mixup={settings.mixup}: expected 0 or more; 0 mixes nothing")
     if not settings.lr > 0:
         wrong.append(f"lr={settings.lr}: expected a number above 0")
     if not settings.weight_decay >= 0:

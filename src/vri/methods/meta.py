@@ -41,7 +41,7 @@ class MetaMethod(Method):
         meta_every: update the meta networks at every m-th step.
         clean_weight: γ, adds γ·∇L_meta, which the look-ahead has computed anyway, to the classifier's own update on
             the steps that compute it. Beyond the papers; 0 leaves it out.
-        clean_floor: leave that out while the meta loss is below this value.
+        clean_updates: after so many updates of the meta networks γ falls as one over their number; None keeps it.
         generator: source of all randomness; seeded with 0 if not given.
         head: name of the last linear layer, where it can't be found.
         feature_dim: width of the features, for a model that returns (logits, features).
@@ -71,7 +71,7 @@ class MetaMethod(Method):
         hypergradient: str = "jvp",
         meta_every: int = 1,
         clean_weight: float = 0.0,
-        clean_floor: float = 0.0,
+        clean_updates: int | None = None,
         generator: torch.Generator | None = None,
         head: str | None = None,
         feature_dim: int | None = None,
@@ -90,7 +90,7 @@ class MetaMethod(Method):
             *one_of("hypergradient", hypergradient, HYPERGRADIENTS),
             *must_be("meta_every", meta_every, meta_every >= 1, "at least 1"),
             *must_be("clean_weight", clean_weight, clean_weight >= 0, "0 or more"),
-            *must_be("clean_floor", clean_floor, clean_floor >= 0, "0 or more"),
+            *must_be("clean_updates", clean_updates, clean_updates is None or clean_updates >= 1, "None or at least 1"),
             *must_be("meta_lr", meta_lr, meta_lr > 0, "more than 0"),
             *must_be("meta_weight_decay", meta_weight_decay, meta_weight_decay >= 0, "0 or more"),
             *must_be("meta_smoothing", meta_smoothing, 0 <= meta_smoothing < 1, "a number in [0, 1)"),
@@ -101,7 +101,7 @@ class MetaMethod(Method):
         self.classifier = Classifier(model, num_classes, optimizer, head, feature_dim, autocast)
         self.model, self.num_classes, self.optimizer = model, num_classes, optimizer
         self.hypergradient, self.meta_every = hypergradient, meta_every
-        self.clean_weight, self.clean_floor = clean_weight, clean_floor
+        self.clean_weight, self.clean_updates = clean_weight, clean_updates
         self.meta_smoothing, self.lagged, self.lookahead = meta_smoothing, lagged, lookahead
         self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
         self.steps = 0
@@ -154,6 +154,12 @@ class MetaMethod(Method):
         """Whether the next step updates the meta networks, and so reads a clean batch."""
         return self.steps % self.meta_every == 0
 
+    @property
+    def current_clean_weight(self) -> float:
+        """γ of the next update of the meta networks."""
+        update = self.steps // self.meta_every + 1
+        return self.clean_weight * (1.0 if self.clean_updates is None else min(1.0, self.clean_updates / update))
+
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One iteration: look ahead, learn to correct, update the classifier. For VRI it is Algorithm 1."""
         # line 3 of Algorithm 1: the batches, checked before anything moves
@@ -189,9 +195,10 @@ class MetaMethod(Method):
             (output_gradient,) = torch.autograd.grad(loss, leaf)
             names = list(self.classifier.parameters)
             gradient = self.classifier.gradient(forward, (output_gradient, None), names, keep=False)
-        if ahead is not None and self.clean_weight and metrics["meta_loss"] >= self.clean_floor:
+        if ahead is not None and self.clean_weight:
             # beyond the papers: + γ·g, which the look-ahead has computed
-            gradient = {n: g + self.clean_weight * ahead.clean[n] for n, g in gradient.items()}
+            gamma = self.current_clean_weight
+            gradient = {n: g + gamma * ahead.clean[n] for n, g in gradient.items()}
         self.classifier.update(gradient)
         self.steps += 1
 
@@ -273,7 +280,7 @@ class MetaMethod(Method):
 
     def settings(self) -> dict[str, Any]:
         """What a step depends on besides the state; shapes of the networks show in the state itself."""
-        names = ["meta_every", "clean_weight", "clean_floor", "meta_smoothing", "lagged"]
+        names = ["meta_every", "clean_weight", "clean_updates", "meta_smoothing", "lagged"]
         names += ["kl_weight", "kl_route"] if self.kl_weight is not None else []
         lookahead = self.lookahead if isinstance(self.lookahead, str) else list(self.lookahead)
         return {name: getattr(self, name) for name in names} | {"lookahead": lookahead}

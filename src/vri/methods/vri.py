@@ -42,8 +42,9 @@ class VRI(MetaMethod):
         meta_every: update the meta networks at every m-th step.
         clean_weight: γ, adds γ·∇L_meta, which the look-ahead has computed anyway, to the classifier's own update.
             Beyond the paper; 0 is the paper.
-        clean_floor: leave that out while the meta loss is below this value, so that the clean samples are not
-            memorised and go on telling the meta networks something; for long trainings. Beyond the paper.
+        clean_updates: after so many updates of the meta networks γ falls as one over their number; None keeps it. A
+            heavy γ helps while these networks have hardly learned; later it would memorise the clean samples, which
+            then tell them nothing any more. Beyond the paper.
         generator: source of all randomness (ε, dropout masks, initial meta networks); seeded with 0 if not given.
         head: name of the last linear layer, where it can't be found.
         feature_dim: width of the features, for a model that returns (logits, features).
@@ -85,7 +86,7 @@ class VRI(MetaMethod):
         kl_weight: float = 1e-3,
         meta_every: int = 2,
         clean_weight: float = 4.0,
-        clean_floor: float = 0.0,
+        clean_updates: int | None = 300,
         generator: torch.Generator | None = None,
         head: str | None = None,
         feature_dim: int | None = None,
@@ -121,7 +122,7 @@ class VRI(MetaMethod):
             hypergradient=hypergradient,
             meta_every=meta_every,
             clean_weight=clean_weight,
-            clean_floor=clean_floor,
+            clean_updates=clean_updates,
             generator=generator,
             head=head,
             feature_dim=feature_dim,
