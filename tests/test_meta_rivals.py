@@ -314,7 +314,7 @@ def test_metrics(name: str, own: set[str]) -> None:
 def test_settings_are_plain_and_tell_options_apart(name: str) -> None:
     plain, other = build(name).settings(), build(name, clean_weight=0.3).settings()
     assert plain != other
-    assert all(isinstance(value, (str, int, float, bool, list)) for value in plain.values())
+    assert all(isinstance(value, (str, int, float, bool, list, type(None))) for value in plain.values())
     assert build(name, lookahead=["0", "6"]).settings()["lookahead"] == ["0", "6"]
 
 

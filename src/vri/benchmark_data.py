@@ -1,6 +1,7 @@
 """Loading and augmenting for `vri bench`: whole batches beside the same image by image with Pillow."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -69,7 +70,8 @@ def measure_data(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
 
 
 def _take(batches: Iterator[Any], count: int) -> Callable[[], object]:
-    return lambda: list(islice(batches, count))
+    """Make so many batches and drop each, as a training loop does: its memory serves the next one."""
+    return lambda: deque(islice(batches, count), maxlen=0)
 
 
 def _alternate(sides: dict[str, Callable[[], object]], rounds: int, budget: float, device: str) -> Samples:
