@@ -2,6 +2,7 @@
 
 from vri import backbones, data, noise, quality
 from vri.methods import METHODS, VRI, CleanOnly, CrossEntropy, FineTuned, Method
+from vri.selection import Selection
 from vri.training import evaluate, train
 
 __version__ = "0.1.0"
@@ -13,6 +14,7 @@ __all__ = [
     "CrossEntropy",
     "FineTuned",
     "Method",
+    "Selection",
     "backbones",
     "data",
     "evaluate",
