@@ -16,6 +16,7 @@ from vri import backbones, data, noise
 from vri.checkpoint import load_checkpoint
 from vri.cli import main
 from vri.data.images import ImageData
+from vri.data.split_files import save_split, split_hash
 from vri.experiments import prepare as preparation
 from vri.experiments.prepare import prepare
 from vri.experiments.run import run
@@ -34,6 +35,9 @@ SMALL: dict[str, Any] = {
     "options": {"hidden": [16], "label_dim": 4},
     "tensorboard": False,
 }
+
+
+EMPTY = torch.empty(0, dtype=torch.int64)
 
 
 def small(**changes: Any) -> Settings:
@@ -158,6 +162,19 @@ def test_a_noise_file_gives_the_same_labels(tmp_path: Path) -> None:
     assert from_file.noise.hash == drawn.noise.hash
 
 
+def test_a_split_file_gives_the_same_samples(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, record = finished
+    sets = prepare(small(split=str(out / "split.npz"), clean=0, limit=None))
+    assert split_hash(sets.split) == record["split_hash"]
+    assert torch.equal(sets.train[0], prepare(small()).train[0])
+    save_split(tmp_path / "far.npz", {"train": torch.tensor([5000]), "clean": torch.tensor([1]), "validation": EMPTY})
+    with pytest.raises(SettingsError, match="names sample 5000, but the training part has 1437"):
+        prepare(small(split=str(tmp_path / "far.npz")))
+    save_split(tmp_path / "other.npz", {"a": torch.tensor([1])})
+    with pytest.raises(SettingsError, match="has the parts a; expected clean, validation and train"):
+        prepare(small(split=str(tmp_path / "other.npz")))
+
+
 def fake_images(classes: int, count: int, **more: Any) -> ImageData:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(256, (count, 3, 8, 8), generator=generator, dtype=torch.uint8)
@@ -226,6 +243,7 @@ def test_what_a_run_leaves(finished: tuple[Path, dict[str, Any]]) -> None:
         "record.json",
         "history.jsonl",
         "checkpoint.pt",
+        "split.npz",
         "classifier.safetensors",
     }
     written = json.loads((out / "record.json").read_text())

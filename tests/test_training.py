@@ -18,7 +18,7 @@ from loop_helpers import CLASSES, NAN, Recorder, cross_entropy, data, fit, netwo
 from vri.checkpoint import load_checkpoint
 from vri.checks import DivergenceError
 from vri.evaluation import memorisation
-from vri.methods import FineTuned
+from vri.methods import CleanOnly, FineTuned
 from vri.training import SCHEDULES, evaluate, train
 
 # the loop
@@ -211,11 +211,6 @@ EMPTY = (torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
         ),
         ({"schedule": "step"}, "schedule='step': expected one of cosine, constant, or a function"),
         (
-            {"meta_set": None},
-            "VRI learns from clean samples, but meta_set is None: expected (inputs, labels) with at least "
-            "one sample of each class; pass meta_set=",
-        ),
-        (
             {"meta_set": EMPTY},
             "the meta set is empty: VRI learns to rectify from a few samples with right labels; "
             "give at least one sample of each class",
@@ -351,3 +346,14 @@ def test_tensorboard_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_history_is_plain(tmp_path: Path) -> None:
     history = fit(vri(), meta_set=data(9), out=tmp_path)
     assert pickle.loads(pickle.dumps(history)) == history == json.loads(json.dumps(history))
+
+
+def test_a_method_that_cannot_do_without_clean_samples() -> None:
+    net = network()
+    method = CleanOnly(net, CLASSES, torch.optim.SGD(net.parameters(), lr=0.1))
+    message = (
+        "CleanOnly learns from clean samples, but meta_set is None: expected (inputs, labels) with at least "
+        "one sample of each class; pass meta_set="
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        train(method, data(20), epochs=2)

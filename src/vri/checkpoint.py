@@ -1,5 +1,6 @@
 """Checkpoints: written whole or not at all, and without any code inside."""
 
+import io
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -26,8 +27,10 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     The file is the old one or the new one at any moment, also across a power failure.
     """
     _check_plain(dict(state), "state")
+    content = io.BytesIO()  # not to the file itself: on a full disk torch.save hides the reason behind another error
+    torch.save({"format": FORMAT, **state}, content)
     with atomic_write(Path(path)) as file:
-        torch.save({"format": FORMAT, **state}, file)
+        file.write(content.getbuffer())
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,12 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            full = OSError(f"the disk is full: {path} was not written, what was there before is kept; free some space")
+            full.errno = errno.ENOSPC
+            raise full from error
         raise
     if hasattr(os, "O_DIRECTORY"):  # not on Windows; makes the new name last through a power failure
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -13,6 +13,7 @@ from vri.data.augment import Augment
 from vri.data.batches import Data, length, take
 from vri.data.files import FileData
 from vri.data.images import ImageData
+from vri.data.split_files import load_split
 from vri.experiments.settings import Settings, SettingsError, nearest
 
 _PLAIN = ("digits", "fashion-mnist")  # sets that are not cropped or flipped unless asked for
@@ -67,24 +68,8 @@ def _load(settings: Settings) -> ImageData | FileData:
 
 
 def _from_memory(settings: Settings, images: ImageData) -> Prepared:
-    classes, y = images.num_classes, images.train_y
-    drawn = draw_noise(settings, images)
-    # out-of-distribution samples have no class to balance: they all go to training, and count in its size
-    closed = torch.arange(len(y)) if images.open_set is None else (~images.open_set).nonzero().squeeze(1)
-    sizes = {"clean": settings.clean, "validation": settings.validation}
-    limit = settings.limit
-    if limit is not None:
-        limit = round(limit * len(closed) / len(y))
-    sizes["train"] = -1 if limit is None else limit
-    parts = data.split(y[closed], sizes=sizes, num_classes=classes, seed=settings.seed)
-    parts = {name: closed[index] for name, index in parts.items()}
-    if images.open_set is not None:
-        strange = images.open_set.nonzero().squeeze(1)
-        if limit is not None and settings.limit is not None:
-            generator = torch.Generator().manual_seed(settings.seed)
-            keep = torch.randperm(len(strange), generator=generator)[: settings.limit - limit]
-            strange = strange[keep]
-        parts["train"] = torch.cat([parts["train"], strange]).sort().values
+    y, drawn = images.train_y, draw_noise(settings, images)
+    parts = _split(settings, images) if settings.split is None else _read_split(settings.split, len(y))
 
     def part(name: str) -> tuple[Tensor, Tensor] | None:
         index = parts[name]
@@ -115,6 +100,44 @@ def _from_memory(settings: Settings, images: ImageData) -> Prepared:
         meta_transform=simple,
         test_transform=evaluated,
     )
+
+
+def _split(settings: Settings, images: ImageData) -> dict[str, Tensor]:
+    """Train, clean and validation samples of the training part."""
+    classes, y = images.num_classes, images.train_y
+    # out-of-distribution samples have no class to balance: they all go to training, and count in its size
+    closed = torch.arange(len(y)) if images.open_set is None else (~images.open_set).nonzero().squeeze(1)
+    sizes = {"clean": settings.clean, "validation": settings.validation}
+    limit = settings.limit
+    if limit is not None:
+        limit = round(limit * len(closed) / len(y))
+    sizes["train"] = -1 if limit is None else limit
+    parts = data.split(y[closed], sizes=sizes, num_classes=classes, seed=settings.seed)
+    parts = {name: closed[index] for name, index in parts.items()}
+    if images.open_set is not None:
+        strange = images.open_set.nonzero().squeeze(1)
+        if limit is not None and settings.limit is not None:
+            generator = torch.Generator().manual_seed(settings.seed)
+            keep = torch.randperm(len(strange), generator=generator)[: settings.limit - limit]
+            strange = strange[keep]
+        parts["train"] = torch.cat([parts["train"], strange]).sort().values
+    return parts
+
+
+def _read_split(path: str, count: int) -> dict[str, Tensor]:
+    """A split that another run has written."""
+    parts = load_split(path)
+    if set(parts) != {"train", "clean", "validation"} or not len(parts["train"]):
+        raise SettingsError(
+            f"{path} has the parts {', '.join(parts) or 'none'}; expected clean, validation and train: pass the "
+            "split.npz of another run"
+        )
+    last = max(int(index.max()) for index in parts.values() if len(index))
+    if last >= count:
+        raise SettingsError(
+            f"{path} names sample {last}, but the training part has {count}; expected the split of the same data set"
+        )
+    return parts
 
 
 def draw_noise(settings: Settings, images: ImageData) -> noise.Noise | None:

@@ -19,8 +19,8 @@ from torch.nn import functional
 
 import vri
 from vri import backbones
-from vri.data.batches import take
-from vri.data.split_files import split_hash
+from vri.data.batches import length, take
+from vri.data.split_files import save_split, split_hash
 from vri.evaluation import predict
 from vri.experiments.prepare import Prepared, prepare
 from vri.experiments.settings import TWO_PHASE, Settings, SettingsError
@@ -33,6 +33,7 @@ from vri.training import History, train
 
 RECORD = "record.json"
 CLASSIFIER = "classifier.safetensors"
+SPLIT = "split.npz"
 _LAST = 10  # epochs of the mean that stands beside the last one
 _FREE = ("device", "workers", "threads", "tensorboard", "checkpoint_every")  # may differ when a run goes on
 
@@ -79,6 +80,9 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
         write(finished=False)
 
     out.mkdir(parents=True, exist_ok=True)
+    save_split(out / SPLIT, sets.split)
+    if progress:
+        print(_introduction(settings, sets, description), file=sys.stderr)
     if resume:
         rows += [row for row in earlier.get("epochs", []) if isinstance(row, dict)]
     selection = None
@@ -231,6 +235,14 @@ def read_record(out: Path) -> Record | None:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{out / RECORD} can't be read ({error}); delete it to start anew") from None
     return content if isinstance(content, dict) else None
+
+
+def _introduction(settings: Settings, sets: Prepared, description: Record) -> str:
+    """What is about to be trained, in a line."""
+    labels = "labels as they are" if sets.noise is None else f"{sets.noise.rate:.1%} of labels wrong"
+    clean = "no clean samples" if sets.clean is None else f"{length(sets.clean)} clean samples"
+    network = f"{description['backbone']} with {description['parameters']:,} parameters"
+    return f"{settings.method} on {settings.dataset}: {length(sets.train)} samples, {labels}; {clean}; {network}"
 
 
 def _earlier(out: Path, settings: Settings, resume: bool) -> Record:

@@ -53,6 +53,7 @@ class Settings:
     warm_up: int | None = None  # epochs before it
     first_epochs: int | None = None  # of the first network, in two phases; as many as `epochs` if not given
     validation: int = 0  # samples set aside for validation
+    split: str | None = None  # a file split.npz of another run, in the place of clean, validation and limit
     limit: int | None = None  # training samples; all that are left if not given
     test_limit: int | None = None
     image_size: int | None = None  # of images read from files
