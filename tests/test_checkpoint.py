@@ -114,7 +114,7 @@ def test_failed_write_keeps_the_old_checkpoint(function: str, tmp_path: Path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(function, full)
-        with pytest.raises(OSError, match="No space left|the disk is full: .* what was there before is kept") as error:
+        with pytest.raises(OSError, match=r"No space left|the disk is full: .* what was there before is kept") as error:
             save_checkpoint(path, {"step": 2})
         assert error.value.errno == errno.ENOSPC
     assert load_checkpoint(path) == {"step": 1}

@@ -38,6 +38,8 @@ from vri.methods import VRI
 
 __all__ = ["PARTS", "Report", "format_table", "run"]
 
+Measure = Callable[[Sizes, str], tuple[list[Row], dict[str, Any]]]
+
 FULL = Sizes()
 QUICK = Sizes(rounds=3, periods=1, extra_rounds=0, memory_runs=1, memory_steps=2, overhead_steps=50)
 
@@ -49,18 +51,20 @@ def run(
     only: Sequence[str] | None = None,
     progress: bool = True,
     device: str = "cpu",
+    parts: Mapping[str, Measure] | None = None,
 ) -> Report:
-    """Measure all parts, or those named in `only`; write the report to `out` as JSON.
+    """Measure all parts, or those named in `only`; write the report to `out` as JSON. `parts` gives others.
 
     `quick` keeps the sizes of the networks and batches but takes few samples, so its ratios are rough.
     """
-    unknown = sorted(set(only or ()) - set(PARTS))
+    parts = PARTS if parts is None else parts
+    unknown = sorted(set(only or ()) - set(parts))
     if unknown:
-        raise ValueError(f"only={', '.join(unknown)} is no part of the benchmark: expected {', '.join(PARTS)}")
+        raise ValueError(f"only={', '.join(unknown)} is no part of the benchmark: expected {', '.join(parts)}")
     sizes = QUICK if quick else FULL
     settings = {"quick": quick, "batch": sizes.batch, "image": sizes.image}
     report, start = Report(describe_machine(device), settings), time.perf_counter()
-    for name, measure in PARTS.items():
+    for name, measure in parts.items():
         if only and name not in only:
             continue
         if progress:
@@ -161,7 +165,7 @@ def _meta_gradient(
 # For glibc: a block of 64 KiB or more then comes from the system and goes back to it when it is freed, so the
 # resident set is what is in use, not what the allocator holds back; one arena keeps threads from pools of their
 # own. Elsewhere these names mean nothing.
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
 def measure_memory(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
@@ -171,7 +175,7 @@ def measure_memory(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]
     for _ in range(sizes.memory_runs):
         for name in names:
             request = {"name": name, "sizes": asdict(sizes), "device": device}
-            used[name].append(in_a_fresh_process("vri.benchmark:peak_of_a_step", request, _ALLOCATOR))
+            used[name].append(in_a_fresh_process("vri.benchmark:peak_of_a_step", request, ALLOCATOR))
     part = f"peak memory of a step, {Layout()}, {CE} = 1"
     rows = [Row(part, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB")]
     bars = {"jvp": Bar("<=", 2.4)}
@@ -189,13 +193,13 @@ def peak_of_a_step(request: Mapping[str, Any]) -> int:
         # another method of the same kind makes torch load its kernels; the state of the optimizers counts
         resnet_method(name, Layout(), device).step(*((x[:4], y[:4]) for x, y in (batch, meta_batch)))
         gc.collect()
-        before = _start_peak(device)
+        before = start_peak(device)
         for _ in range(sizes.memory_steps):
             method.step(batch, meta_batch)
-    return _peak(device) - before
+    return peak(device) - before
 
 
-def _start_peak(device: str) -> int:
+def start_peak(device: str) -> int:
     """Forget the peak so far; the bytes held now."""
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
@@ -203,11 +207,12 @@ def _start_peak(device: str) -> int:
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
-        return _peak(device)  # the peak so far: right as long as the steps exceed it, as they do here
+        return peak(device)  # the peak so far: right as long as the steps exceed it, as they do here
     return _status("VmRSS")
 
 
-def _peak(device: str) -> int:
+def peak(device: str) -> int:
+    """The most bytes held since `start_peak`."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -226,7 +231,7 @@ def _status(field: str) -> int:
     raise OSError(f"the system does not tell {field}")
 
 
-PARTS: dict[str, Callable[[Sizes, str], tuple[list[Row], dict[str, Any]]]] = {
+PARTS: dict[str, Measure] = {
     "accuracy": measure_accuracy,
     "time": measure_time,
     "memory": measure_memory,

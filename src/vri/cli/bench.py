@@ -11,6 +11,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--out", type=Path, help="write the report as JSON, too")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a first impression")
     parser.add_argument("--only", nargs="+", help="only these parts")
+    parser.add_argument("--methods", action="store_true", help="time and memory of every method instead, ten minutes")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.set_defaults(run=_run)
 
@@ -18,6 +19,11 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from vri import benchmark
 
-    report = benchmark.run(quick=options.quick, out=options.out, only=options.only, device=options.device)
+    parts = None
+    if options.methods:
+        from vri.benchmark_methods import measure_methods
+
+        parts = {"methods": measure_methods}
+    report = benchmark.run(quick=options.quick, out=options.out, only=options.only, device=options.device, parts=parts)
     print(benchmark.format_table(report))
     return 0

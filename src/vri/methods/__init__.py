@@ -12,6 +12,7 @@ from vri.methods.jocor import JoCoR
 from vri.methods.l2rw import L2RW
 from vri.methods.label_smoothing import LabelSmoothing
 from vri.methods.mc import MC
+from vri.methods.meta import MetaMethod
 from vri.methods.mixup import Mixup
 from vri.methods.mlc import MLC
 from vri.methods.mslc import MSLC
@@ -70,6 +71,7 @@ __all__ = [
     "LabelSmoothing",
     "LiteralVRI",
     "MWNet",
+    "MetaMethod",
     "Method",
     "Mixup",
     "NonBayesian",

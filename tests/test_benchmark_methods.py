@@ -1,0 +1,36 @@
+"""`vri bench --methods`: every method is measured, in a state in which it does all its work."""
+
+import pytest
+import torch
+
+from vri.benchmark_methods import EVERY_STEP, build, variants
+from vri.methods import GLC, METHODS, MSLC, MetaMethod
+
+
+def test_every_method_has_a_row_and_those_with_rare_updates_two() -> None:
+    names = variants()
+    assert [name for name in names if not name.endswith(EVERY_STEP)] == list(METHODS)
+    assert "vri" + EVERY_STEP in names
+    assert "mw-net" + EVERY_STEP not in names  # it updates at every step anyway
+
+
+@pytest.mark.parametrize("name", variants())
+def test_every_variant_takes_a_step(name: str) -> None:
+    method = build(name, "cpu")
+    before = [p.detach().clone() for p in method.model.parameters()]
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(4, 3, 8, 8, generator=generator), torch.arange(4)
+    metrics = method.step((x, y, torch.arange(4)), (x, y))
+    assert metrics["loss"] > 0
+    moved = [not torch.equal(a, b) for a, b in zip(before, method.model.parameters(), strict=True)]
+    assert all(moved) or name in ("decoupling", "l2rw")  # these may find no sample worth a step
+    if isinstance(method, MetaMethod):
+        assert not torch.isnan(torch.tensor(metrics["meta_loss"]))
+
+
+def test_methods_with_phases_are_past_the_first() -> None:
+    glc, mslc = build("glc", "cpu"), build("mslc", "cpu")
+    assert isinstance(glc, GLC)
+    assert glc.matrix is not None
+    assert isinstance(mslc, MSLC)
+    assert not mslc.warming
