@@ -1,0 +1,197 @@
+"""Many independent runs: resumable, in parallel, and on several machines that share a folder.
+
+Each job is one training run with a small result file of its own. Workers claim a job by creating a file that only one
+of them can create, touch it while they work, and remove it in the end; a claim that was not touched for long belongs to
+a dead worker and is taken over. A job that was stopped goes on from its checkpoint.
+"""
+
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from vri.experiments.run import Record, run
+from vri.experiments.settings import Settings
+from vri.files import atomic_write
+
+HEARTBEAT = 20.0  # seconds between two touches of a claim
+STALE = 180.0  # seconds without one after which its worker is taken for dead
+_WAIT = 2.0  # seconds between two looks at jobs that others work on
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a grid.
+
+    Attributes:
+        name: what it is known by; also the name of its files.
+        settings: all that it depends on.
+    """
+
+    name: str
+    settings: Settings
+
+    def result(self, folder: Path) -> Path:
+        """The file with what came out."""
+        return folder / f"{self.name}.json"
+
+
+def run_grid(jobs: Sequence[Job], folder: Path, *, workers: int = 1, minutes: float | None = None) -> bool:
+    """Do all jobs without a result, in `workers` processes; whether all have one in the end.
+
+    Several calls, on one machine or on many, may share a folder. After `minutes` no new job is begun.
+    """
+    names = [job.name for job in jobs]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"jobs {', '.join(twice[:5])} are there twice; expected each name once")
+    if workers < 1:
+        raise ValueError(f"workers={workers}: expected 1 or more")
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = None if minutes is None else time.time() + 60 * minutes
+    if workers == 1:
+        work(jobs, folder, deadline)
+    else:
+        context = multiprocessing.get_context("spawn")
+        crew = [context.Process(target=work, args=(jobs, folder, deadline, 1)) for _ in range(workers)]
+        for process in crew:
+            process.start()
+        try:
+            for process in crew:
+                process.join()
+        except KeyboardInterrupt:  # it reached the workers too: each saves its step and ends
+            for process in crew:
+                process.join()
+            raise
+        failed = [process.exitcode for process in crew if process.exitcode]
+        if failed:
+            raise RuntimeError(f"{len(failed)} of {workers} workers failed; what they said is above")
+    return not missing(jobs, folder)
+
+
+def missing(jobs: Sequence[Job], folder: Path) -> list[Job]:
+    """Those without a result."""
+    return [job for job in jobs if not job.result(folder).exists()]
+
+
+def results(jobs: Sequence[Job], folder: Path) -> dict[str, Record]:
+    """What came out of those that have a result, by name."""
+    return {job.name: json.loads(job.result(folder).read_text()) for job in jobs if job.result(folder).exists()}
+
+
+def work(jobs: Sequence[Job], folder: Path, deadline: float | None = None, threads: int | None = None) -> None:
+    """Do jobs until none is left, or none but those that others work on; a worker's whole life."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    start, done, before = time.monotonic(), 0, len(jobs) - len(missing(jobs, folder))
+    while todo := missing(jobs, folder):
+        begun = False
+        for job in todo:
+            if deadline is not None and time.time() > deadline:
+                return
+            with claimed(folder / f".{job.name}.claim") as mine:
+                if not mine or job.result(folder).exists():
+                    continue
+                begun = True
+                _do(job, folder)
+                done += 1
+                finished = len(jobs) - len(missing(jobs, folder))
+                pace = (time.monotonic() - start) / max(1, finished - before)  # of all workers together
+                left = (len(jobs) - finished) * pace
+                print(f"{finished}/{len(jobs)} {job.name} ({left:.0f} s left)", file=sys.stderr, flush=True)
+        if not begun:
+            time.sleep(_WAIT)  # all that is left is claimed: wait, in case a worker dies
+
+
+def _do(job: Job, folder: Path) -> None:
+    runs = folder / "unfinished" / job.name
+    record = run(replace(job.settings, tensorboard=False), runs, resume=True, progress=False)
+    small = {name: value for name, value in record.items() if name != "versions"}
+    small["settings"] = {**record["settings"], "root": None}  # where files lay is nobody's business
+    with atomic_write(job.result(folder)) as file:
+        file.write(json.dumps({"name": job.name, **small}, indent=1).encode())
+    shutil.rmtree(runs, ignore_errors=True)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Whether the claim is ours; while it is, it is touched, and afterwards removed."""
+    token = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}"
+    if not _claim(path, token):
+        yield False
+        return
+    ended = threading.Event()
+    beat = threading.Thread(target=_touch, args=(path, token, ended), daemon=True)
+    beat.start()
+    try:
+        yield True
+    finally:
+        ended.set()
+        beat.join()
+        if _is_ours(path, token):
+            path.unlink(missing_ok=True)
+
+
+def _claim(path: Path, token: str) -> bool:
+    if _create(path, token):
+        return True
+    if not _stale(path):
+        return False
+    # Among those who find it stale, one at a time looks again and takes it over. Should that one die in between, its
+    # own file gets stale too and is simply removed: this needs two deaths and two quick rivals to go wrong.
+    guard = path.with_name(f"{path.name}.takeover")
+    if not _create(guard, token):
+        if _stale(guard):
+            guard.unlink(missing_ok=True)
+        return False
+    try:
+        if _stale(path):
+            path.unlink(missing_ok=True)
+        return _create(path, token)
+    finally:
+        guard.unlink(missing_ok=True)
+
+
+def _create(path: Path, token: str) -> bool:
+    """Create the file, unless it exists: only one of many can."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(token)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _stale(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > STALE
+    except FileNotFoundError:
+        return False
+
+
+def _is_ours(path: Path, token: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8") == token
+    except OSError:
+        return False
+
+
+def _touch(path: Path, token: str, ended: threading.Event) -> None:
+    while not ended.wait(HEARTBEAT):
+        if not _is_ours(path, token):  # we were taken for dead
+            return
+        try:
+            os.utime(path)
+        except OSError:
+            return

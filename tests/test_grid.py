@@ -1,0 +1,150 @@
+"""Grids of runs: each job once, whoever dies."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vri.experiments import grid
+from vri.experiments.grid import Job, claimed, missing, results, run_grid
+from vri.experiments.settings import Settings
+
+SMALL: dict[str, Any] = {"dataset": "digits", "noise": "flip", "clean": 20, "limit": 60, "epochs": 1, "batch_size": 20}
+
+
+def jobs(count: int = 3, **changes: Any) -> list[Job]:
+    settings = {**SMALL, "method": "cross-entropy", **changes}
+    return [Job(f"job-{seed}", Settings(**{**settings, "seed": seed})) for seed in range(count)]
+
+
+def test_all_jobs_get_a_result_and_are_not_done_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_grid(jobs(), tmp_path)
+    assert [line.split(" (")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "1/3 job-0",
+        "2/3 job-1",
+        "3/3 job-2",
+    ]
+    found = results(jobs(), tmp_path)
+    assert [found[f"job-{seed}"]["settings"]["seed"] for seed in range(3)] == [0, 1, 2]
+    assert all(0 <= record["last"] <= 1 for record in found.values())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["job-0.json", "job-1.json", "job-2.json", "unfinished"]
+    times = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*.json")}
+    assert run_grid(jobs(4), tmp_path)  # only the fourth
+    assert all(p.stat().st_mtime_ns == t for p, t in times.items())
+
+
+def test_the_deadline_begins_no_job(tmp_path: Path) -> None:
+    assert not run_grid(jobs(), tmp_path, minutes=0)
+    assert len(missing(jobs(), tmp_path)) == 3
+
+
+def test_a_claim_is_held_by_one(tmp_path: Path) -> None:
+    path = tmp_path / ".a.claim"
+    with claimed(path) as first:
+        assert first
+        assert path.read_text().split()[1] == str(os.getpid())
+        with claimed(path) as second:
+            assert not second
+        assert path.exists()  # the second one did not remove it
+    assert not path.exists()
+
+
+def test_a_claim_that_was_not_touched_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / ".a.claim"
+    path.write_text("{}")
+    os.utime(path, (0, time.time() - grid.STALE - 1))
+    with claimed(path) as mine:
+        assert mine
+        assert path.read_text().split()[1] == str(os.getpid())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_taken_for_dead_leaves_the_claim_of_the_other(tmp_path: Path) -> None:
+    path = tmp_path / ".a.claim"
+    with claimed(path) as first:
+        assert first
+        os.utime(path, (0, 0))
+        with claimed(path) as second:
+            assert second
+            owner = path.read_text()
+            path.write_text(owner)
+        path.write_text(owner)  # the second one is still at work
+    assert path.read_text() == owner
+
+
+def test_a_claim_is_touched_while_its_worker_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "HEARTBEAT", 0.02)
+    path = tmp_path / ".a.claim"
+    with claimed(path):
+        os.utime(path, (0, 0))
+        deadline = time.monotonic() + 10
+        while path.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > time.time() - 60
+
+
+def take(path: Path, barrier: Any, out: Any) -> None:
+    barrier.wait()
+    with claimed(path) as mine:
+        out.put(mine)
+        time.sleep(0.3)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_of_many_processes_one_gets_the_claim(stale: bool, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
+    path = tmp_path / ".a.claim"
+    if stale:
+        path.write_text("{}")
+        os.utime(path, (0, 0))
+    barrier, out = context.Barrier(6), context.Queue()
+    crew = [context.Process(target=take, args=(path, barrier, out)) for _ in range(6)]
+    for process in crew:
+        process.start()
+    got = [out.get(timeout=30) for _ in crew]
+    for process in crew:
+        process.join()
+    assert got.count(True) == 1
+
+
+def test_two_workers_share_the_jobs(tmp_path: Path) -> None:
+    assert run_grid(jobs(4), tmp_path, workers=2)
+    assert not missing(jobs(4), tmp_path)
+    assert not list(tmp_path.glob(".*.claim*"))
+
+
+def test_a_killed_job_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "STALE", 0.0)
+    job = jobs(1, epochs=40, checkpoint_every=2)
+    assert run_grid(job, tmp_path / "whole")
+    context = multiprocessing.get_context("spawn")
+    worker = context.Process(target=grid.work, args=(job, tmp_path / "killed", None, 1))
+    (tmp_path / "killed").mkdir()
+    worker.start()
+    history = tmp_path / "killed" / "unfinished" / "job-0" / "checkpoint.pt"
+    deadline = time.monotonic() + 60
+    while not history.exists() and worker.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+    if not (tmp_path / "killed" / "job-0.json").exists():
+        assert (tmp_path / "killed" / ".job-0.claim").exists()
+        assert run_grid(job, tmp_path / "killed")
+    a, b = (results(job, tmp_path / name)["job-0"] for name in ("whole", "killed"))
+    assert a["last"] == b["last"]
+    drop = ("seconds",)
+    assert [{k: v for k, v in r.items() if k not in drop} for r in a["epochs"]] == [
+        {k: v for k, v in r.items() if k not in drop} for r in b["epochs"]
+    ]
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="jobs job-0 are there twice; expected each name once"):
+        run_grid(jobs(1) * 2, tmp_path)
+    with pytest.raises(ValueError, match="workers=0: expected 1 or more"):
+        run_grid(jobs(), tmp_path, workers=0)
