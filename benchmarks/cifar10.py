@@ -21,6 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vri.report.figures import accuracy_curves, colours
+from vri.report.pages import replace_block
 
 RESULTS = Path(__file__).parent / "results" / "cifar10"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -69,11 +70,9 @@ def cell(values: list[float]) -> str:
 def table() -> str:
     found = read()
     lines = [
-        "# Results on real data",
+        "## CIFAR-10, a slice and a short schedule",
         "",
         "Written by `python benchmarks/cifar10.py --table` from the records in `benchmarks/results/cifar10/`.",
-        "",
-        "## CIFAR-10, a slice and a short schedule",
         "",
         "10,000 noisy and 1,000 clean training images, 5,000 test images, ResNet-32, 12 epochs (1,200 steps), batches "
         "of 100, SGD with learning rate 0.02, momentum 0.9, weight decay 0.0005, cosine schedule, crop and flip; VRI "
@@ -146,5 +145,5 @@ if __name__ == "__main__":
     if given.seeds:
         run_all(given.seeds, given.runs, given.root, given.only)
     if given.table:
-        (DOCS / "results.md").write_text(table())
+        replace_block(DOCS / "results.md", "cifar10", table(), "Results on real data")
         draw()

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_two_workers_share_the_jobs(tmp_path: Path) -> None:
 
 def test_a_killed_job_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid, "STALE", 0.0)
-    job = jobs(1, epochs=40, checkpoint_every=2)
+    job = [replace(each, curves=True) for each in jobs(1, epochs=40, checkpoint_every=2)]
     assert run_grid(job, tmp_path / "whole")
     context = multiprocessing.get_context("spawn")
     worker = context.Process(target=grid.work, args=(job, tmp_path / "killed", None, 1))
@@ -137,6 +138,7 @@ def test_a_killed_job_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: pyt
         assert run_grid(job, tmp_path / "killed")
     a, b = (results(job, tmp_path / name)["job-0"] for name in ("whole", "killed"))
     assert a["last"] == b["last"]
+    assert len(a["epochs"]) == 40
     drop = ("seconds",)
     assert [{k: v for k, v in r.items() if k not in drop} for r in a["epochs"]] == [
         {k: v for k, v in r.items() if k not in drop} for r in b["epochs"]

@@ -27,6 +27,7 @@ from vri.files import atomic_write
 
 HEARTBEAT = 20.0  # seconds between two touches of a claim
 STALE = 180.0  # seconds without one after which its worker is taken for dead
+_KEPT = ("last", "last_10_mean", "best_chosen_on_test", "noise_rate", "noise_hash", "split_hash", "seconds")
 _WAIT = 2.0  # seconds between two looks at jobs that others work on
 
 
@@ -37,10 +38,12 @@ class Job:
     Attributes:
         name: what it is known by; also the name of its files.
         settings: all that it depends on.
+        curves: whether the result has all epochs, or only the last one.
     """
 
     name: str
     settings: Settings
+    curves: bool = False
 
     def result(self, folder: Path) -> Path:
         """The file with what came out."""
@@ -117,10 +120,17 @@ def work(jobs: Sequence[Job], folder: Path, deadline: float | None = None, threa
 def _do(job: Job, folder: Path) -> None:
     runs = folder / "unfinished" / job.name
     record = run(replace(job.settings, tensorboard=False), runs, resume=True, progress=False)
-    small = {name: value for name, value in record.items() if name != "versions"}
-    small["settings"] = {**record["settings"], "root": None}  # where files lay is nobody's business
+    defaults = Settings().as_dict()
+    # where files lay and how the result was computed is nobody's business
+    chosen = {k: v for k, v in job.settings.as_dict().items() if v != defaults[k] and k not in ("root", "workers")}
+    small = {
+        "name": job.name,
+        "settings": {"seed": job.settings.seed, **chosen},
+        **{key: record[key] for key in _KEPT},
+        "epochs": record["epochs"] if job.curves else record["epochs"][-1:],
+    }
     with atomic_write(job.result(folder)) as file:
-        file.write(json.dumps({"name": job.name, **small}, indent=1).encode())
+        file.write(json.dumps(small).encode() + b"\n")
     shutil.rmtree(runs, ignore_errors=True)
 
 
