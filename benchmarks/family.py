@@ -98,13 +98,13 @@ def table() -> str:
     lines = [
         "## The family, one protocol",
         "",
-        "Written by `python benchmarks/family.py --table`; the runs by `python benchmarks/family.py --jobs 2`, which goes "
-        "on where it stopped.",
+        "Written by `python benchmarks/family.py --table`; the runs by `python benchmarks/family.py --jobs 2`, which "
+        "goes on where it stopped.",
         "",
         "MLP. digits: 1,000 noisy + 100 clean samples, 70 epochs; Fashion-MNIST: 10,000 noisy + 1,000 clean, 10 "
         "epochs; batches of 100. Test accuracy in % of the last epoch, mean ± sd over 3 seeds; learning rate and "
-        f"weight decay of every method chosen from {', '.join(map(str, GRID))} on the validation split, for each column. "
-        "Seconds: mean of a run over all columns (runs share a machine: a rough guide).",
+        f"weight decay of every method chosen from {', '.join(map(str, GRID))} on the validation split, for each "
+        "column. Seconds: mean of a run over all columns (runs share a machine: a rough guide).",
     ]
     for group, rows in GROUPS.items():
         body = []
