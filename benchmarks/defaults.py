@@ -244,7 +244,7 @@ def table() -> str:
         "## One option at a time: validation accuracy",
         "",
         f"MLP, learning rate {VARIANTS_AT[0]}, weight decay {VARIANTS_AT[1]}; the mean is over the six columns. "
-        "The row with five changes is the paper's own setting of these options.",
+        "The row with seven changes is the paper's own setting of these options.",
         "",
         *_variants([r for r in results if r["model"] == "mlp"]),
     ]
