@@ -1,6 +1,7 @@
 """Train any PyTorch classifier on wrongly labelled data: Variational Rectification Inference."""
 
 from vri import backbones, data, noise, quality
+from vri.estimator import VRIClassifier
 from vri.methods import METHODS, VRI, CleanOnly, CrossEntropy, FineTuned, Method
 from vri.selection import Selection
 from vri.training import evaluate, train
@@ -15,6 +16,7 @@ __all__ = [
     "FineTuned",
     "Method",
     "Selection",
+    "VRIClassifier",
     "backbones",
     "data",
     "evaluate",

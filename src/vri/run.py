@@ -31,6 +31,10 @@ class Position:
     selected: Tensor | None = None  # training samples that stand in for clean ones
     selected_in: int = -1  # the epoch they were selected in
     selection_scores: dict[str, float] = field(default_factory=dict)
+    best_epoch: int = 0  # with the highest validation accuracy so far; 0 before there is one
+    best_accuracy: float = -math.inf
+    best_weights: dict[str, Tensor] | None = None  # where they are to be kept
+    worse: int = 0  # epochs in a row that were clearly worse than it
 
 
 class Run:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vri.checks import check_labels, check_meta_labels
+from vri.best import KeepBest
 from vri.clean_batches import GivenClean, SelectedClean
 from vri.data.augment import mixup as mix
 from vri.data.batches import Batches, Data, Transform, derive_seed, length, read_labels
@@ -24,7 +25,7 @@ from vri.progress import Reporter, Row, check_tensorboard, tensorboard_writer
 from vri.run import History, Run
 from vri.selection import Selection
 
-__all__ = ["SCHEDULES", "History", "evaluate", "train"]
+__all__ = ["SCHEDULES", "History", "KeepBest", "evaluate", "train"]
 
 Schedule = Callable[[float], float]
 
@@ -61,6 +62,7 @@ def train(
     test_transform: Transform | None = None,
     log_tensorboard: bool = False,
     on_epoch: Callable[[Row], None] | None = None,
+    keep_best: KeepBest | None = None,
 ) -> History:
     """Train `method` and return one row of numbers an epoch.
 
@@ -97,6 +99,8 @@ def train(
         test_transform: likewise wherever the model is evaluated.
         log_tensorboard: write the rows as TensorBoard events to `out` as well.
         on_epoch: called with each new row, after it was saved.
+        keep_best: end with the weights of the best epoch on `validation_set`, and stop when it gets clearly worse;
+            without it the last epoch counts. The last row then has `kept_epoch`.
     """
     _check_counts(
         epochs=epochs,
@@ -123,6 +127,8 @@ def train(
         )
     if mixup < 0:
         raise ValueError(f"mixup={mixup}: expected 0 or more; 0 mixes nothing")
+    if keep_best is not None and validation_set is None:
+        raise ValueError("keep_best was given without a validation_set to tell which epoch is best; pass one")
     labels, meta_labels = _check_sets(method, train_set, meta_set, evaluated, true_labels)
     meta_batch_size = batch_size if meta_batch_size is None else meta_batch_size
     rates = [float(group["lr"]) for group in method.optimizer.param_groups]
@@ -187,7 +193,7 @@ def train(
         begun = -1  # the epoch that the method knows of
         remarked: set[str] = set()
         try:
-            while run.at.step < run.total:
+            while run.at.step < run.total and not (keep_best and keep_best.enough(run.at)):
                 epoch = run.at.step // run.per_epoch
                 if epoch != begun:
                     method.begin_epoch(epoch, epochs)
@@ -225,6 +231,8 @@ def train(
                     if clean is not None and not warming_up:
                         scores |= clean.scores(run.at)
                     row = run.end_epoch(scores)
+                    if keep_best is not None and validation_set is not None:
+                        keep_best.note(row, method.model, run.at, length(validation_set))
                 due = run.at.step % (checkpoint_every or run.per_epoch) == 0 or run.at.step == run.total
                 stopping = stop.is_set()
                 if due or stopping:
@@ -239,6 +247,8 @@ def train(
         except KeyboardInterrupt:
             reporter.say(run.how_to_go_on())
             raise
+    if keep_best is not None and validation_set is not None:
+        keep_best.restore(method.model, run.at, length(validation_set))
     return run.at.history
 
 

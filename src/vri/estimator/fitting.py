@@ -1,0 +1,140 @@
+"""Train one classifier with no setting left to choose: how long, with what held out, and which epoch to keep."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vri.best import KeepBest
+from vri.data.batches import Transform
+from vri.methods import METHODS, Method
+from vri.run import History
+from vri.selection import Selection
+from vri.training import train
+
+_STEPS = (400, 3000)  # least and most steps of a training whose length is not given
+_EPOCHS = (12, 150)
+_BATCH = (20, 256)
+_ENOUGH_TRUSTED = 100  # trusted samples from which on a part of them can be held out
+_ENOUGH = 200  # samples from which on a part can be held out at all
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples of one training: numbers into the whole."""
+
+    train: Tensor
+    clean: Tensor | None
+    validation: Tensor | None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained method, with the weights of its best epoch."""
+
+    method: Method
+    history: History
+
+
+def schedule(samples: int, epochs: int | None, batch_size: int | None) -> tuple[int, int]:
+    """Epochs and batch size for so many training samples, where they are not given."""
+    if batch_size is None:
+        batch_size = int(min(max(samples // 50, _BATCH[0]), _BATCH[1]))
+    if epochs is None:
+        per_epoch = max(1, samples // batch_size)
+        fewest, most = math.ceil(_STEPS[0] / per_epoch), max(1, _STEPS[1] // per_epoch)
+        epochs = int(min(max(_EPOCHS[0], fewest), max(most, _EPOCHS[0]), _EPOCHS[1]))
+    return epochs, batch_size
+
+
+def divide(
+    labels: NDArray[np.int64], trusted: NDArray[np.bool_] | None, share: float, num_classes: int, seed: int
+) -> Part:
+    """Which samples to learn from, and which to hold out for choosing the epoch.
+
+    Held out is a share of the trusted samples where there are enough of them, else of all. Trusted samples are
+    learned from like all others, and are the clean set besides.
+    """
+    generator = np.random.default_rng(seed)
+    everyone = np.arange(len(labels))
+    known = everyone[:0] if trusted is None else everyone[trusted]
+    held: NDArray[np.int64] = everyone[:0]
+    from_trusted = len(known) >= max(_ENOUGH_TRUSTED, 10 * num_classes)
+    if share > 0 and from_trusted:
+        held = _stratified(known, labels, share, generator)
+    elif share > 0 and len(labels) >= max(_ENOUGH, 10 * num_classes):
+        held = _stratified(np.setdiff1d(everyone, known), labels, share, generator)
+    clean = np.setdiff1d(known, held)
+    return Part(
+        torch.from_numpy(np.setdiff1d(everyone, held)),
+        torch.from_numpy(clean) if len(clean) else None,
+        torch.from_numpy(held) if len(held) else None,
+    )
+
+
+def fit_network(
+    build: Callable[[], nn.Module],
+    inputs: Tensor,
+    labels: Tensor,
+    part: Part,
+    *,
+    num_classes: int,
+    method: str,
+    options: Mapping[str, Any],
+    epochs: int | None,
+    batch_size: int | None,
+    lr: float,
+    weight_decay: float,
+    selection: Selection | None,
+    transform: Transform | None,
+    device: torch.device,
+    seed: int,
+    folder: Path | None,
+    progress: bool,
+) -> Fitted:
+    """Train, and end with the weights of the best epoch where samples are held out, see `KeepBest`."""
+    model = build().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
+    kind = METHODS[method]
+    generator = torch.Generator().manual_seed(seed)
+    trainer = kind(model, num_classes, optimizer, generator=generator, **options)
+    epochs, batch_size = schedule(len(part.train), epochs, batch_size)
+    held = None if part.validation is None else (inputs[part.validation], labels[part.validation])
+    clean = None
+    if part.clean is not None and (kind.needs_clean or kind.can_select):
+        clean = (inputs[part.clean], labels[part.clean])
+    history = train(
+        trainer,
+        (inputs[part.train], labels[part.train]),
+        clean,
+        epochs=epochs,
+        batch_size=batch_size,
+        selection=selection if kind.can_select and clean is None else None,
+        validation_set=held,
+        keep_best=None if held is None else KeepBest(),
+        seed=seed,
+        out=folder,
+        progress=progress,
+        transform=transform,
+        test_transform=transform,
+    )
+    model.eval()
+    return Fitted(trainer, history)
+
+
+def _stratified(
+    members: NDArray[np.int64], labels: NDArray[np.int64], share: float, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """A share of the members of every class, at random; a class keeps at least one."""
+    parts = []
+    for k in np.unique(labels[members]):
+        own = generator.permutation(members[labels[members] == k])
+        parts.append(own[: min(round(share * len(own)), len(own) - 1)])
+    found: NDArray[np.int64] = np.sort(np.concatenate(parts))
+    return found

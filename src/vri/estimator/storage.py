@@ -1,0 +1,100 @@
+"""A fitted classifier as one .safetensors file: arrays and JSON, no code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import nn
+
+from vri import backbones
+from vri.estimator.inputs import Scaling
+from vri.files import atomic_write
+
+_FORMAT = "vri classifier 1"
+_PLAIN = (str, bool, int, float, type(None))
+
+
+def save(classifier: Any, path: Path) -> None:
+    """Write network, scaling and classes."""
+    classes = classifier.classes_.tolist()
+    odd = next((label for label in classes if not isinstance(label, _PLAIN)), None)
+    if odd is not None:
+        raise TypeError(
+            f"the label {odd!r} is a {type(odd).__name__}; expected strings, numbers, booleans or None, which a file "
+            "without code can hold: fit with such labels, or pickle the classifier"
+        )
+    scaling = classifier._scaling
+    tensors = {f"module.{name}": value for name, value in classifier.module_.state_dict().items()}
+    for name in ("mean", "scale", "projection"):
+        value = getattr(scaling, name)
+        if value is not None:
+            tensors[f"scaling.{name}"] = torch.from_numpy(value)
+    about = {
+        "format": _FORMAT,
+        "classes": json.dumps(classes),
+        "classes_dtype": "object" if classifier.classes_.dtype == object else classifier.classes_.dtype.str,
+        "scaling": scaling.kind,
+        "features": str(classifier.n_features_in_),
+        "own_module": str(classifier.module is not None),
+        "inputs": str(_input_width(classifier)),
+        "hidden": json.dumps(list(classifier.hidden)),
+    }
+    whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    with atomic_write(path) as file:
+        file.write(to_bytes(whole, metadata=about))
+
+
+def load(kind: type[Any], path: Path, module: Any) -> Any:
+    """A classifier that predicts as the saved one did."""
+    about, tensors = _read(path)
+    classes_list = json.loads(about["classes"])
+    classes = np.empty(len(classes_list), dtype=object)
+    classes[:] = classes_list
+    if about["classes_dtype"] != "object":
+        classes = classes.astype(about["classes_dtype"])
+    found = kind(module=module, hidden=tuple(json.loads(about["hidden"])))
+    found.classes_ = classes
+    found.n_features_in_ = int(about["features"])
+    arrays = {name.removeprefix("scaling."): t.numpy() for name, t in tensors.items() if name.startswith("scaling.")}
+    found._scaling = Scaling(about["scaling"], **arrays)
+    network = _network(path, about, module, len(classes))
+    weights = {name.removeprefix("module."): t for name, t in tensors.items() if name.startswith("module.")}
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit the module: {error}; pass the module it was trained with") from None
+    found.module_ = network.eval()
+    return found
+
+
+def _network(path: Path, about: dict[str, str], module: Any, classes: int) -> nn.Module:
+    if about["own_module"] == "True":
+        if module is None:
+            raise ValueError(
+                f"{path} holds the weights of a network of your own, which is not in the file; pass it as module="
+            )
+        return module if isinstance(module, nn.Module) else module(classes)
+    return backbones.mlp(int(about["inputs"]), classes, json.loads(about["hidden"]), seed=0)
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file; expected one written by VRIClassifier.save")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except SafetensorError as error:
+        raise ValueError(f"{path} can't be read ({error}); expected a file written by VRIClassifier.save") from None
+    if about.get("format") != _FORMAT:
+        raise ValueError(f"{path} holds something else; expected a file written by VRIClassifier.save")
+    return about, tensors
+
+
+def _input_width(classifier: Any) -> int:
+    projection = classifier._scaling.projection
+    return int(classifier.n_features_in_ if projection is None else projection.shape[1])
