@@ -1,0 +1,72 @@
+// Dialogs: the chooser of another class, and the whole of a sample.
+
+class Chooser {
+  constructor(classes) {
+    this.classes = classes;
+    this.dialog = byId("chooser");
+    this.search = byId("chooser-search");
+    this.list = byId("chooser-list");
+    this.search.addEventListener("input", () => this.fill());
+    this.search.addEventListener("keydown", (event) => this.onKey(event));
+    this.list.addEventListener("click", (event) => this.take(event.target.closest("[role=option]")));
+  }
+
+  // done(label) is called when a class is chosen.
+  open(suspect, done) {
+    this.done = done;
+    byId("chooser-hint").textContent = `${suspect.id}: given ${suspect.given}, suggested ${suspect.suggested}`;
+    this.search.value = "";
+    this.fill();
+    this.dialog.showModal();
+    this.search.focus();
+  }
+
+  fill() {
+    const typed = this.search.value.trim();
+    const names = this.classes.filter((name) => name.toLowerCase().includes(typed.toLowerCase()));
+    const options = names.map((name) => this.option(name, name));
+    if (typed && !this.classes.includes(typed)) options.push(this.option(typed, `new class “${typed}”`));
+    options.forEach((option, number) => (option.id = `option-${number}`));
+    this.list.replaceChildren(...options);
+    this.mark(options.find((option) => option.dataset.label.toLowerCase() === typed.toLowerCase()) ?? options[0]);
+  }
+
+  option(label, words) {
+    return element("div", { role: "option", "data-label": label, "aria-selected": "false" }, words);
+  }
+
+  mark(option) {
+    this.marked?.setAttribute("aria-selected", "false");
+    this.marked = option;
+    if (!option) return;
+    option.setAttribute("aria-selected", "true");
+    option.scrollIntoView({ block: "nearest" });
+    this.search.setAttribute("aria-activedescendant", option.id);
+  }
+
+  onKey(event) {
+    if (event.key === "ArrowDown") this.mark(this.marked?.nextElementSibling ?? this.marked);
+    else if (event.key === "ArrowUp") this.mark(this.marked?.previousElementSibling ?? this.marked);
+    else if (event.key === "Enter") this.take(this.marked);
+    else return;
+    event.preventDefault();
+  }
+
+  take(option) {
+    if (!option) return;
+    this.dialog.close();
+    this.done(option.dataset.label);
+  }
+}
+
+function showDetails(suspect, picture) {
+  byId("details-title").textContent = suspect.id;
+  const body = byId("details-body");
+  body.replaceChildren(
+    element("p", { class: "hint" }, `given ${suspect.given}, suggested ${suspect.suggested} (${probability(suspect.confidence)} sure)`),
+  );
+  if (picture) body.append(pictureOf(picture));
+  if (suspect.text !== null) body.append(element("p", { class: "text" }, suspect.text));
+  if (suspect.fields.length > 0) body.append(fieldsOf(suspect.fields));
+  byId("details").showModal();
+}

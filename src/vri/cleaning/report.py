@@ -1,0 +1,188 @@
+"""The review page: one HTML file that needs no network, on which a person decides about every suspect."""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from vri.files import atomic_write
+
+# Put together in this order, as one script.
+SCRIPTS = ("csv.js", "decisions.js", "elements.js", "charts.js", "cards.js", "dialogs.js", "page.js")
+QUALITY_BINS = 40
+BATCH = 50  # suspects in a block; the page decodes the pictures of a block when one of them is shown
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A sample whose label looks wrong, with what a person needs to judge it."""
+
+    id: str  # path of an image in its folder, or number of the row from 0
+    given: str
+    suggested: str
+    quality: float  # 0..1, low = suspicious
+    confidence: float  # probability of the suggested class
+    outlier: float  # 0..1, high = belongs to no class
+    image: bytes | None = None  # small JPEG
+    fields: Mapping[str, str] | None = None  # the row's cells
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the head and the charts of the page say about the whole data set."""
+
+    source: str
+    classes: Sequence[str]
+    samples: int
+    trusted: int
+    issues: int  # samples below the threshold; the page may show fewer
+    noise_rate: float
+    noise_interval: tuple[float, float]
+    transition_matrix: Sequence[Sequence[float]]  # rows true class, columns given label
+    pair_counts: Sequence[Sequence[int]]  # issues by given (row) and suggested (column) label
+    quality_counts: Sequence[int]  # 40 equal bins from 0 to 1
+    threshold: float
+    accuracy_before: float | None  # plain training on the given labels
+    accuracy_after: float | None
+    accuracy_on: str
+    version: str
+    command: str
+
+
+def write_report(path: Path, summary: Summary, suspects: Iterable[Suspect]) -> None:
+    """Write the page to `path`, whole or not at all; `suspects` come most suspicious first and are never all held."""
+    _check_summary(summary)
+    head, tail = _frame()
+    with atomic_write(path) as file:
+        file.write(head)
+        blocks = _Blocks(summary)
+        for number, batch in enumerate(_batches(suspects, BATCH)):
+            file.write(_block(f"suspects-{number}", [blocks.row(suspect) for suspect in batch]))
+            if any(suspect.image is not None for suspect in batch):
+                pictures = [None if s.image is None else b64encode(s.image).decode() for s in batch]
+                file.write(_block(f"pictures-{number}", pictures))
+        file.write(_block("overview", asdict(summary) | {"headline": headline(summary)} | blocks.overview()))
+        file.write(tail)
+
+
+def headline(summary: Summary) -> str:
+    """The estimated share of wrong labels in words, with its interval."""
+    low, high = (100 * share for share in summary.noise_interval)
+    digits = 0 if high >= 5 else 1 if high >= 0.5 else 2  # 0.3–0.4 % must not read as 0–0 %
+    low_text, high_text = f"{low:.{digits}f}", f"{high:.{digits}f}"
+    interval = low_text if low_text == high_text else f"{low_text}–{high_text}"
+    return f"{_share_in_words(summary.noise_rate)} ({interval}\u00a0%)"
+
+
+def _share_in_words(rate: float) -> str:
+    if rate < 0.0005:
+        return "Hardly any label looks wrong"
+    if rate >= 0.95:
+        return "Nearly all labels look wrong"
+    if rate >= 0.225:  # "1 in N" gets too coarse: 1 in 3 and 1 in 2 are far apart
+        return f"About {round(10 * rate)} in 10 labels look wrong"
+    one_in = float(f"{1 / rate:.2g}")
+    return f"About 1 in {one_in:,.0f} labels looks wrong"
+
+
+class _Blocks:
+    """Suspects as short rows of JSON: classes and columns by number, and a fingerprint of all of them."""
+
+    def __init__(self, summary: Summary) -> None:
+        self._classes = {name: number for number, name in enumerate(summary.classes)}
+        self._columns: dict[str, int] = {}
+        self._ids: set[str] = set()
+        self._kind = "fields"
+        self._fingerprint = sha256(_json(summary.source))
+
+    def row(self, suspect: Suspect) -> list[Any]:
+        """One suspect; its picture stands in a block of its own."""
+        self._check(suspect)
+        given, suggested = self._classes[suspect.given], self._classes[suspect.suggested]
+        # A decision counts for a sample and the two labels it was asked about, not for the sample alone.
+        self._fingerprint.update(_json([suspect.id, suspect.given, suspect.suggested]))
+        if suspect.image is not None:
+            self._kind = "image"
+        elif suspect.text is not None and self._kind != "image":
+            self._kind = "text"
+        numbers = [round(value, 4) for value in (suspect.quality, suspect.confidence, suspect.outlier)]
+        cells: list[int | str] = []
+        for name, value in (suspect.fields or {}).items():
+            cells += [self._columns.setdefault(name, len(self._columns)), value]
+        return [suspect.id, given, suggested, *numbers, suspect.text, cells]
+
+    def overview(self) -> dict[str, Any]:
+        """What is known once every suspect has gone by."""
+        return {
+            "key": self._fingerprint.hexdigest()[:32],
+            "kind": self._kind,
+            "columns": list(self._columns),
+            "shown": len(self._ids),
+            "batch": BATCH,
+        }
+
+    def _check(self, suspect: Suspect) -> None:
+        for label in (suspect.given, suspect.suggested):
+            if label not in self._classes:
+                raise ValueError(f"suspect {suspect.id!r} has the label {label!r}, which is not in summary.classes")
+        for name in ("quality", "confidence", "outlier"):
+            value = getattr(suspect, name)
+            if not 0 <= value <= 1:
+                raise ValueError(f"suspect {suspect.id!r} has {name} {value}; expected a number from 0 to 1")
+        if suspect.id in self._ids:
+            raise ValueError(f"two suspects have the id {suspect.id!r}; decisions are kept by id, give each its own")
+        self._ids.add(suspect.id)
+
+
+def _check_summary(summary: Summary) -> None:
+    classes = len(summary.classes)
+    for name in ("transition_matrix", "pair_counts"):
+        lengths = [len(row) for row in getattr(summary, name)]
+        if lengths != [classes] * classes:
+            shape = f"{len(lengths)} rows of {sorted(set(lengths))} numbers"
+            raise ValueError(f"summary.{name} has {shape}; expected {classes} × {classes}, one for each class")
+    if len(summary.quality_counts) != QUALITY_BINS:
+        raise ValueError(f"summary.quality_counts has {len(summary.quality_counts)} bins; expected {QUALITY_BINS}")
+
+
+def _frame() -> tuple[bytes, bytes]:
+    """The page before and after the data; only our own style and script may run in it."""
+    folder = files("vri.cleaning") / "page"
+    style = "\n" + (folder / "page.css").read_text("utf-8")
+    script = '\n"use strict";\n' + "\n".join((folder / name).read_text("utf-8") for name in SCRIPTS)
+    policy = (
+        "default-src 'none'; img-src data:; "
+        f"style-src {_source_hash(style)}; script-src {_source_hash(script)}; base-uri 'none'; form-action 'none'"
+    )
+    page = (folder / "page.html").read_text("utf-8").replace("{{policy}}", policy).replace("{{style}}", style)
+    head, tail = page.split("{{data}}")
+    return head.encode(), tail.replace("{{script}}", script).encode()
+
+
+def _source_hash(content: str) -> str:
+    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
+
+
+def _block(name: str, content: Any) -> bytes:
+    """Data the browser does not run: nothing in it can end the element it stands in."""
+    return b'<script type="application/json" id="%s">%s</script>\n' % (name.encode(), _json(content))
+
+
+def _json(content: Any) -> bytes:
+    # ASCII alone, so a file name that is not Unicode can't break the page.
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text.encode("ascii")
+
+
+def _batches(suspects: Iterable[Suspect], size: int) -> Iterator[list[Suspect]]:
+    rest = iter(suspects)
+    while batch := list(islice(rest, size)):
+        yield batch
