@@ -7,9 +7,9 @@ from typing import Any
 
 from vri import __version__
 from vri.checks import DivergenceError
-from vri.cli import bench, data, demo, methods, noise, train
+from vri.cli import apply, bench, clean, data, demo, methods, noise, train
 
-COMMANDS = (demo, train, methods, data, noise, bench)  # in the order of --help
+COMMANDS = (clean, apply, demo, train, methods, data, noise, bench)  # in the order of --help
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"vri {options.command}: {error}", file=sys.stderr)
         return 2
     except DivergenceError as error:

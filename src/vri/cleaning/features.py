@@ -1,0 +1,147 @@
+"""Columns of a table as the inputs of a classifier: numbers, categories, and text by TF-IDF."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from vri.cleaning.tables import Table, is_missing
+from vri.data.lists import shorten
+
+MOST_CATEGORIES = 100  # a column with more is text, not a choice among few
+_MOST_TERMS = 50_000
+_TEXT_PARTS = 256  # numbers a text becomes where it stands beside other columns
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a classifier reads.
+
+    Attributes:
+        X: (n, d) numbers, or a sparse matrix where text is all there is.
+        text: the column that became TF-IDF, or None.
+        names: of the columns that are used.
+        notes: what was left out, and why.
+    """
+
+    X: Any
+    text: str | None
+    names: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def table_inputs(table: Table, features: Sequence[str] | None, text: str | None, other: set[str], seed: int) -> Inputs:
+    """Choose the columns and turn them into numbers.
+
+    With `features` those columns, with `text` that one, with both both; otherwise all columns that are numbers or
+    have few values, or the only column of text if there is no other.
+
+    Args:
+        table: where the columns are.
+        features: names of the columns to use.
+        text: name of a column of text.
+        other: columns that are no features: label, id, trusted.
+        seed: of the projection of text that stands beside other columns.
+    """
+    wrong = [name for name in (*(features or ()), *([text] if text else ())) if name in other]
+    if wrong:
+        raise ValueError(f"{shorten(wrong)} can't be a feature: it is the label, the id or trusted; leave it out")
+    if features is None and text is not None:
+        left = [name for name in table.columns if name not in other and name != text]
+        notes = (f"not used beside the text: {shorten(left)} (name them with --features to use them)",) if left else ()
+        return Inputs(tfidf(table.column(text, "--text"), text), text, (text,), notes)
+    candidates = list(features) if features is not None else [n for n in table.columns if n not in other]
+    candidates = [name for name in candidates if name != text]
+    blocks, used, notes_list, texts = [], [], [], []
+    for name in candidates:
+        block, why_not = _block(table.column(name, "--features"), name)
+        if block is not None:
+            blocks.append(block)
+            used.append(name)
+        elif features is not None:
+            raise ValueError(
+                f"--features names {name!r}, which {why_not}; expected numbers, or at most {MOST_CATEGORIES} different "
+                "values: leave it out, or pass a column of text as --text"
+            )
+        else:
+            notes_list.append(f"column {name!r} is not used: it {why_not}")
+            texts += [name] if why_not.startswith("is text") else []
+    if text is None and not blocks and len(texts) == 1:
+        return Inputs(tfidf(table.columns[texts[0]], texts[0]), texts[0], (texts[0],), ())
+    if not blocks and text is None:
+        reason = f"; {'; '.join(notes_list)}" if notes_list else ""
+        raise ValueError(
+            f"{table.path} has no columns to learn from beside {', '.join(sorted(other))}{reason}; expected numbers or "
+            "categories, or text: name a column of text with --text"
+        )
+    if text is not None:
+        blocks.append(_projected(tfidf(table.column(text, "--text"), text), seed))
+        used.append(text)
+    return Inputs(np.concatenate(blocks, axis=1), text, tuple(used), tuple(notes_list))
+
+
+def tfidf(texts: Sequence[Any], name: str) -> Any:
+    """Words and pairs of words that come in two texts or more, weighted by TF-IDF: sparse (n, at most 50,000)."""
+    vectorizer = TfidfVectorizer(
+        ngram_range=(1, 2), min_df=2, max_features=_MOST_TERMS, sublinear_tf=True, dtype=np.float32
+    )
+    try:
+        return vectorizer.fit_transform("" if t is None else str(t) for t in texts)
+    except ValueError:
+        raise ValueError(f"no two rows of column {name!r} share a word; expected text: choose another column") from None
+
+
+def _block(values: Sequence[Any], name: str) -> tuple[Numbers | None, str]:
+    """The numbers (n, k) that a column becomes; or None and why it can't be used."""
+    if all(map(is_missing, values)):
+        return None, "is empty"
+    if any(isinstance(value, (list, dict, bytes)) for value in values):
+        return None, f"holds values of type {type(next(v for v in values if v is not None)).__name__}"
+    numbers = _numbers(values)
+    if numbers is not None:
+        infinite = np.flatnonzero(np.isinf(numbers))
+        if len(infinite):
+            raise ValueError(
+                f"column {name!r} is infinite in {len(infinite):,} rows: {shorten(map(str, infinite))} (from 0); "
+                "expected numbers: correct them, or leave the cells empty"
+            )
+        return _imputed(numbers), ""
+    categories = sorted({_category(value) for value in values})
+    if len(categories) > MOST_CATEGORIES or len(categories) > len(values) // 2:
+        return None, f"is text ({len(categories):,} different values in {len(values):,} rows)"
+    place = {category: number for number, category in enumerate(categories)}
+    return np.eye(len(categories))[[place[_category(value)] for value in values]], ""
+
+
+def _numbers(values: Sequence[Any]) -> Numbers | None:
+    """A column of numbers, NaN where a cell is empty; None where a cell is no number."""
+    try:
+        return np.array([np.nan if is_missing(value) else float(value) for value in values])
+    except (TypeError, ValueError):
+        return None
+
+
+def _imputed(numbers: Numbers) -> Numbers:
+    """The column with its median where it is empty, and beside it where that was."""
+    empty = np.isnan(numbers)
+    if not empty.any():
+        return numbers[:, None]
+    return np.stack([np.where(empty, np.nanmedian(numbers), numbers), empty.astype(np.float64)], axis=1)
+
+
+def _category(value: Any) -> str:
+    return "" if is_missing(value) else str(value).strip()
+
+
+def _projected(terms: Any, seed: int) -> Numbers:
+    """TF-IDF in few numbers, so that other columns beside it count."""
+    parts = min(_TEXT_PARTS, terms.shape[1] - 1, terms.shape[0] - 1)
+    if parts < 1:
+        return np.asarray(terms.toarray(), dtype=np.float64)
+    return np.asarray(TruncatedSVD(parts, random_state=seed).fit_transform(terms), dtype=np.float64)

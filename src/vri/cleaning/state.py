@@ -1,0 +1,126 @@
+"""What a run of `vri clean` keeps in DIR/state, so that the same command goes on where it was."""
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vri.files import atomic_write
+
+STATE = "state"
+OUTPUTS = ("label_issues.csv", "corrected.csv", "classifier.safetensors", "summary.json", "report.html")
+
+_SETTINGS, _FINDINGS = "settings.json", "findings.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What training found out about the labels; arrays have an entry a sample, in the order of the source.
+
+    Attributes:
+        classes: the labels in order.
+        judged: False for the only sample of its class, about which nothing can be said.
+        suggested: place in `classes` of the label that it should have if the given one is wrong.
+        confidence: probability of that label.
+        quality: probability that the given label is right; NaN where it is not judged.
+        issue: whether it is taken for wrong.
+        outlier: from 0 to 1, high for samples that belong to no class.
+        transition_matrix: (c, c) rows true class, columns given label.
+        noise_rate: estimated share of wrong labels.
+        noise_interval: low and high end of it.
+        threshold: quality below which a label is an issue.
+        accuracy_before: of plain training on the given labels, or None.
+        accuracy_after: of vri, or None.
+        accuracy_on: what they were measured on.
+        seconds: that training took.
+    """
+
+    classes: list[str]
+    judged: NDArray[np.bool_]
+    suggested: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    quality: NDArray[np.float64]
+    issue: NDArray[np.bool_]
+    outlier: NDArray[np.float64]
+    transition_matrix: NDArray[np.float64]
+    noise_rate: float
+    noise_interval: tuple[float, float]
+    threshold: float
+    accuracy_before: float | None
+    accuracy_after: float | None
+    accuracy_on: str
+    seconds: float
+
+    def save(self, out: Path) -> None:
+        """Keep them in the state of a run."""
+        values = asdict(self)
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        rest = json.dumps({name: value for name, value in values.items() if name not in arrays})
+        with atomic_write(out / STATE / _FINDINGS) as file:
+            np.savez(file, allow_pickle=False, rest=np.frombuffer(rest.encode(), np.uint8), **arrays)
+
+    @classmethod
+    def load(cls, out: Path) -> Self | None:
+        """Those of a run that was trained to the end, or None."""
+        path = out / STATE / _FINDINGS
+        if not path.exists():
+            return None
+        with np.load(path, allow_pickle=False) as file:
+            rest = json.loads(file["rest"].tobytes())
+            rest["noise_interval"] = tuple(rest["noise_interval"])
+            return cls(**rest, **{f.name: file[f.name] for f in fields(cls) if f.name not in rest})
+
+
+def check_out(out: Path, source: Path) -> None:
+    """Find what is wrong with the folder before anything is read or written."""
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"--out is {out}, a file; expected a folder: give another name")
+    if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+        raise ValueError(f"--out is {out}, inside {source}, which is never changed; expected a folder outside of it")
+    parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise PermissionError(f"--out is {out}, and nothing can be written in {parent}; give another folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / STATE / _SETTINGS).exists():
+        raise ValueError(
+            f"--out is {out}, which has other files in it; expected a new or empty folder: give another name"
+        )
+
+
+def begin(out: Path, settings: dict[str, Any], fresh: bool) -> bool:
+    """Make the folder ready for a run with these settings.
+
+    Returns:
+        Whether a run with the same settings was begun there before: then it goes on. One with other settings is
+        refused, or with `fresh` removed.
+    """
+    path = out / STATE / _SETTINGS
+    if fresh and path.exists():
+        for name in OUTPUTS:
+            (out / name).unlink(missing_ok=True)
+        shutil.rmtree(out / STATE)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(json.dumps(settings, indent=1).encode())
+        return False
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(f"{path} is damaged; pass --fresh to start anew, or another --out") from None
+    names = [*settings, *(name for name in before if name not in settings)]
+    different = [
+        f"{name} was {before.get(name)!r} and is {settings.get(name)!r}"
+        for name in names
+        if before.get(name) != settings.get(name)
+    ]
+    if different:
+        raise ValueError(
+            f"{out} holds a run with other settings: {'; '.join(different)}; "
+            "use the same to go on, give another --out, or pass --fresh to start anew"
+        )
+    return True

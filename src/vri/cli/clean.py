@@ -1,0 +1,116 @@
+"""`vri clean`."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vri.cleaning.report import Summary
+
+_PAIRS = 5  # confused labels that are printed
+
+_SOURCE = {  # how to read SOURCE
+    "label": (str, "COLUMN", "column of the labels; for .npz the name of their array (y or labels)"),
+    "features": (str, "A,B,…", "columns to learn from (all that can be used); for .npz the array (X)"),
+    "text": (str, "COLUMN", "column of text to learn from, by TF-IDF"),
+    "id": (str, "COLUMN", "column of ids (rows are counted from 0)"),
+    "trusted": (
+        str,
+        "FILE|COLUMN",
+        "labels known to be right: a column of true and false, or a file with one id a line",
+    ),
+    "encoding": (str, "NAME", "encoding of a CSV file (utf-8)"),
+    "backbone": (str, "NAME", "network for images (small_cnn; resnet50 with --weights), as in vri train"),
+    "image_size": (int, "N", "side of the images it sees (32; 224 with --weights)"),
+    "weights": (Path, "FILE", "ImageNet weights: learn from the features of this network"),
+}
+_SEARCH = {  # how to look for wrong labels
+    "confidence": (float, "P", "corrected.csv takes suggestions at least this probable (0.9)"),
+    "cross_fit": (int, "K", "networks that each score samples they were not trained on (5); 0 for none, fast"),
+    "epochs": (int, "N", "passes through the data (chosen by its size)"),
+    "seed": (int, "N", "of all that is random (0)"),
+    "device": (str, "NAME", "auto, cpu or cuda (auto)"),
+    "max_suspects": (int, "N", "most samples on the page (5000)"),
+}
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "clean",
+        help="find the wrong labels of your data",
+        description="Find the wrong labels of a folder of images by class, a table (CSV, TSV, Parquet), or embeddings "
+        "and labels in an .npz file. SOURCE is never changed. Ctrl-C stops; the same command goes on.",
+        epilog="Example: vri clean reviews.csv --label stars --text review --out cleaned",
+    )
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="folder root/class/image, table, or .npz file")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    for name, (kind, shown, text) in {**_SOURCE, **_SEARCH}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=shown, help=text)
+    parser.add_argument("--fresh", action="store_true", help="remove an earlier run in DIR and start anew")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    # imported here, as --help needn't wait for it
+    from vri.cleaning.run import CleanOptions, clean
+    from vri.cleaning.sources import SourceOptions
+
+    given = {name: getattr(options, name) for name in (*_SOURCE, *_SEARCH) if getattr(options, name) is not None}
+    if "features" in given:
+        given["features"] = tuple(name.strip() for name in given["features"].split(","))
+    summary = clean(
+        options.source,
+        options.out,
+        SourceOptions(**{name: given[name] for name in (*_SOURCE, "seed") if name in given}),
+        CleanOptions(**{name: given[name] for name in _SEARCH if name in given}),
+        fresh=options.fresh,
+        progress=not options.quiet,
+        command=_command(options),
+    )
+    print(describe(summary, options.out))
+    return 0
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command as one would type it."""
+    words = ["vri", "clean", str(options.source), "--out", str(options.out)]
+    for name in (*_SOURCE, *_SEARCH):
+        value = getattr(options, name)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words)
+
+
+def describe(summary: "Summary", out: Path) -> str:
+    """What was found, for people."""
+    low, high = summary.noise_interval
+    lines = [
+        f"{summary.samples:,} labels of {len(summary.classes):,} classes"
+        + (f", {summary.trusted:,} of them trusted" if summary.trusted else ""),
+        f"estimated to be wrong: {summary.noise_rate:.1%} (between {low:.1%} and {high:.1%})",
+        f"issues found: {summary.issues:,}",
+    ]
+    pairs = [
+        (count, given, suggested)
+        for given, row in zip(summary.classes, summary.pair_counts, strict=True)
+        for suggested, count in zip(summary.classes, row, strict=True)
+        if count
+    ]
+    if pairs:
+        lines.append("most often:")
+        lines += [
+            f"  labelled {given}, looks like {suggested}: {count:,}"
+            for count, given, suggested in sorted(pairs, key=lambda pair: -pair[0])[:_PAIRS]
+        ]
+    if summary.accuracy_before is not None and summary.accuracy_after is not None:
+        lines.append(
+            f"accuracy: {summary.accuracy_before:.1%} by plain training, {summary.accuracy_after:.1%} by vri "
+            f"({summary.accuracy_on})"
+        )
+    lines.append(
+        f"wrote label_issues.csv, corrected.csv, classifier.safetensors, summary.json and report.html to {out}/"
+    )
+    lines.append(f"next: open {out / 'report.html'} in a browser, decide, export review.csv, and run vri apply")
+    return "\n".join(lines)
