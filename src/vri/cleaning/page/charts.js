@@ -66,7 +66,7 @@ function drawPairs(overview, choose) {
   );
   pairs.sort((a, b) => b.suspects - a.suspects);
   const list = byId("pairs");
-  if (pairs.length === 0) list.append(element("li", { class: "hint" }, "No label looks wrong."));
+  if (pairs.length === 0) list.append(element("li", { class: "hint" }, "No pair of labels stands out."));
   for (const { given, suggested, suspects } of pairs.slice(0, classes.length > MAP_UP_TO ? 40 : 8)) {
     const bar = element("i", { class: "pair-bar" });
     bar.style.width = percent(suspects / pairs[0].suspects).replace("\u202f", "");

@@ -25,10 +25,11 @@ class Chooser {
     const typed = this.search.value.trim();
     const names = this.classes.filter((name) => name.toLowerCase().includes(typed.toLowerCase()));
     const options = names.map((name) => this.option(name, name));
+    const exact = options.find((option) => option.dataset.label.toLowerCase() === typed.toLowerCase());
     if (typed && !this.classes.includes(typed)) options.push(this.option(typed, `new class “${typed}”`));
     options.forEach((option, number) => (option.id = `option-${number}`));
     this.list.replaceChildren(...options);
-    this.mark(options.find((option) => option.dataset.label.toLowerCase() === typed.toLowerCase()) ?? options[0]);
+    this.mark(exact ?? options[0]);
   }
 
   option(label, words) {

@@ -107,7 +107,7 @@ function filter() {
     if (fits) shown.push(number);
   });
   const all = shown.length === suspects.length;
-  byId("reset").hidden = given === "" && suggested === "" && state === "all" && part === "";
+  byId("show-all").hidden = given === "" && suggested === "" && state === "all" && part === "";
   byId("shown").textContent = all
     ? `${count(suspects.length, "suspect")}, most suspicious first`
     : `${shown.length.toLocaleString("en-GB")} of ${count(suspects.length, "suspect")}`;
