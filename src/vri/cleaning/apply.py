@@ -135,17 +135,32 @@ def _write_parquet(path: Path, target: Path, label: str, plan: Plan, forms: Mapp
     plain = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     rows = plan.kept_rows
 
-    def value(new: str) -> Any:
-        return forms[new] if new in forms else _parsed(new, _parser_for(str(plain)), f"{path}: column {label!r}", plain)
-
-    column = pyarrow.array([value(str(plan.labels[row])) for row in rows], type=plain)
-    if plain is not kind:
-        column = column.dictionary_encode().cast(kind)
+    values = [_parquet_value(str(plan.labels[row]), forms, plain, f"{path}: column {label!r}") for row in rows]
+    if plain is kind:
+        column = pyarrow.array(values, type=plain)
+    else:  # categories: those there are, in their order, then new ones
+        known = table.column(place).unify_dictionaries().chunk(0).dictionary.to_pylist()
+        known += [value for value in dict.fromkeys(values) if value not in known]
+        numbers = {value: number for number, value in enumerate(known)}
+        indices = pyarrow.array([numbers[value] for value in values], type=kind.index_type)
+        column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(known, type=plain), ordered=kind.ordered)
     kept = table.take(pyarrow.array(rows, type=pyarrow.int64()))
     kept = kept.set_column(place, table.schema.field(place), column)
     groups = parquet.ParquetFile(path).metadata
     compression = groups.row_group(0).column(0).compression if groups.num_row_groups else "SNAPPY"
     parquet.write_table(kept, target, compression="NONE" if compression == "UNCOMPRESSED" else compression)
+
+
+def _parquet_value(label: str, forms: Mapping[str, Any], kind: Any, where: str) -> Any:
+    if label in forms:
+        return forms[label]
+    pyarrow = importlib.import_module("pyarrow")
+    value = _parsed(label, _parser_for(str(kind)), where, kind)
+    try:
+        pyarrow.scalar(value, type=kind)
+    except (pyarrow.ArrowException, OverflowError):
+        raise _not_possible(label, where, kind) from None
+    return value
 
 
 # embeddings

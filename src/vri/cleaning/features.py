@@ -141,7 +141,6 @@ def _category(value: Any) -> str:
 
 def _projected(terms: Any, seed: int) -> Numbers:
     """TF-IDF in few numbers, so that other columns beside it count."""
-    parts = min(_TEXT_PARTS, terms.shape[1] - 1, terms.shape[0] - 1)
-    if parts < 1:
-        return np.asarray(terms.toarray(), dtype=np.float64)
-    return np.asarray(TruncatedSVD(parts, random_state=seed).fit_transform(terms), dtype=np.float64)
+    projection = TruncatedSVD(min(_TEXT_PARTS, *terms.shape), random_state=seed)
+    with np.errstate(invalid="ignore"):  # a share of no variance, where all texts are the same
+        return np.asarray(projection.fit_transform(terms), dtype=np.float64)
