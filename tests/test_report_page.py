@@ -415,7 +415,8 @@ def test_chooser_turns_the_two_labels_at_hand_into_keep_and_accept(browser: Any,
         to_list(page)
         press(page, "o Enter")  # first of the list: cat, the given label
         press(page, "o ArrowDown ArrowDown ArrowDown ArrowUp ArrowDown Enter")  # last of the list: owl, suggested
-        press(page, "o Escape")
+        press(page, "o x Escape")
+        assert page.is_hidden("#chooser")
         assert [row[3:] for row in exported(page)[1:]] == [["keep", "cat"], ["accept", "owl"]]
 
 

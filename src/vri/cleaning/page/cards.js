@@ -14,7 +14,7 @@ function makeCard(suspect, picture) {
   const card = element("article", {
     class: "card",
     tabindex: "-1",
-    "aria-label": `${suspect.id}: given ${suspect.given}, suggested ${suspect.suggested}`,
+    "aria-label": `${suspect.name}: given ${suspect.given}, suggested ${suspect.suggested}`,
   });
   card.append(cardContent(suspect, picture), cardAbout(suspect), cardActions());
   return card;
@@ -23,7 +23,7 @@ function makeCard(suspect, picture) {
 function cardContent(suspect, picture) {
   const content = element("button", { type: "button", class: "content", "data-view": true, title: "view the whole sample (V)" });
   if (picture) {
-    content.setAttribute("aria-label", `View ${suspect.id}`);
+    content.setAttribute("aria-label", `View ${suspect.name}`);
     content.append(pictureOf(picture));
   } else if (suspect.text !== null) {
     content.append(element("span", { class: "text" }, suspect.text));

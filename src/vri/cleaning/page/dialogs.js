@@ -14,7 +14,7 @@ class Chooser {
   // done(label) is called when a class is chosen.
   open(suspect, done) {
     this.done = done;
-    byId("chooser-hint").textContent = `${suspect.id}: given ${suspect.given}, suggested ${suspect.suggested}`;
+    byId("chooser-hint").textContent = `${suspect.name}: given ${suspect.given}, suggested ${suspect.suggested}`;
     this.search.value = "";
     this.fill();
     this.dialog.showModal();
@@ -49,6 +49,7 @@ class Chooser {
     if (event.key === "ArrowDown") this.mark(this.marked?.nextElementSibling ?? this.marked);
     else if (event.key === "ArrowUp") this.mark(this.marked?.previousElementSibling ?? this.marked);
     else if (event.key === "Enter") this.take(this.marked);
+    else if (event.key === "Escape") this.dialog.close(); // a search field would only be emptied
     else return;
     event.preventDefault();
   }
@@ -61,7 +62,7 @@ class Chooser {
 }
 
 function showDetails(suspect, picture) {
-  byId("details-title").textContent = suspect.id;
+  byId("details-title").textContent = suspect.name;
   const body = byId("details-body");
   body.replaceChildren(
     element("p", { class: "hint" }, `given ${suspect.given}, suggested ${suspect.suggested} (${probability(suspect.confidence)} sure)`),

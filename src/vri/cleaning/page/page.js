@@ -12,6 +12,7 @@ function readSuspects() {
   for (let number = 0, block; (block = readBlock(`suspects-${number}`)); number += 1) rows.push(...block);
   return rows.map(([id, given, suggested, quality, confidence, outlier, text, cells]) => ({
     id,
+    name: overview.kind === "image" ? id : `id ${id}`, // a bare number of a row would say little
     givenNumber: given,
     suggestedNumber: suggested,
     given: overview.classes[given],
@@ -136,14 +137,14 @@ function buildCard(number) {
 function decide(number, kind, label) {
   const place = list.places.get(number);
   decisions.change([[number, { kind, label }]]);
-  const { id, given, suggested } = suspects[number];
+  const { name, given, suggested } = suspects[number];
   const did = { keep: `kept as ${given}`, accept: `changed to ${suggested}`, drop: "dropped", other: `changed to ${label}` };
   list.current = number;
-  refresh(`${id}: ${did[kind]}`, [number]);
+  refresh(`${name}: ${did[kind]}`, [number]);
   // With the undecided alone on show, the decided card has left and the next one stands in its place.
   const next = nextUndecided(list.shown, list.places.has(number) ? place : place - 1);
   if (next !== undefined) goTo(next);
-  else say(`${id}: ${did[kind]}. Every suspect shown is decided.`);
+  else say(`${name}: ${did[kind]}. Every suspect shown is decided.`);
 }
 
 function chooseOther(number) {
@@ -163,7 +164,7 @@ function act(number, kind) {
 function undo() {
   const changed = decisions.undo();
   if (changed.length === 0) return say("Nothing to undo.");
-  refresh(changed.length === 1 ? `${suspects[changed[0]].id}: taken back` : `${count(changed.length, "decision")} put back`, changed);
+  refresh(changed.length === 1 ? `${suspects[changed[0]].name}: taken back` : `${count(changed.length, "decision")} put back`, changed);
   if (changed.length === 1 && list.places.has(changed[0])) goTo(changed[0]);
 }
 
@@ -348,7 +349,7 @@ function onCardClick(event) {
   const action = event.target.closest("[data-kind]");
   if (action?.getAttribute("aria-pressed") === "true" && action.dataset.kind !== "other") {
     decisions.change([[number, undefined]]);
-    refresh(`${suspects[number].id}: taken back`, [number]);
+    refresh(`${suspects[number].name}: taken back`, [number]);
   } else if (action) {
     act(number, action.dataset.kind);
   } else if (event.target.closest("[data-view]")) {
