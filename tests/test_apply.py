@@ -170,7 +170,7 @@ def test_npz_changes_labels_and_drops_rows_of_all_arrays(tmp_path: Path) -> None
 
 
 def test_npz_with_labels_of_text_takes_longer_ones(tmp_path: Path) -> None:
-    np.savez(tmp_path / "e.npz", X=np.ones((2, 1)), y=np.array(["a", "b"]))
+    np.savez(tmp_path / "e.npz", vectors=np.ones((2, 1)), y=np.array(["a", "b"]))
     apply(tmp_path / "e.npz", review(tmp_path, ["0", "a", "b", "other", "longer"]), tmp_path / "out", SourceOptions())
     assert np.load(tmp_path / "out" / "e.npz")["y"].tolist() == ["longer", "b"]
 

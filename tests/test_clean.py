@@ -346,6 +346,13 @@ def test_other_settings_are_refused_and_fresh_starts_anew(
     assert main(arguments(tmp_path, "--quiet", "--seed", "1", "--cross-fit", "3", "--fresh")) == 0
     assert fake.asked[-1]["random_state"] == 1
     assert (out / "notes.txt").read_text() == "mine"
+    assert json.loads((out / "state" / "settings.json").read_text())["cross_fit"] == 3
+
+
+def test_a_folder_that_a_killed_start_left_can_be_used(tmp_path: Path, fake: type[FakeClassifier]) -> None:
+    (tmp_path / "out" / "state").mkdir(parents=True)
+    (tmp_path / "out" / "state" / ".settings.json.1.tmp").write_text("{")
+    assert main(arguments(tmp_path, "--quiet")) == 0
 
 
 def test_a_source_that_changed_is_noticed(tmp_path: Path, fake: type[FakeClassifier], capsys: Any) -> None:

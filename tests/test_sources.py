@@ -485,7 +485,7 @@ X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])
             "PATH: X has NaN or Inf in 2 rows: 0, 2 (from 0); expected finite numbers: correct or remove them",
         ),
         ({"X": X[:0], "y": Y[:0]}, "PATH has no rows; expected at least two, with labels that differ"),
-        ({"X": X, "y": Y, "ids": np.arange(3)}, "PATH: ids has shape (3,); expected (4,), one a sample (ids)"),
+        ({"X": X, "y": Y, "ids": np.arange(3)}, "PATH: ids has shape (3,); expected (4,), one a sample"),
         (
             {"X": X, "y": Y, "ids": np.array([1, 1, 2, 3])},
             "PATH: array 'ids' has 1 ids more than once: 1; expected each once: choose another column, or leave --id "

@@ -169,7 +169,7 @@ def _parquet_value(label: str, forms: Mapping[str, Any], kind: Any, where: str) 
 def _apply_arrays(
     path: Path, decisions: Mapping[str, Decision], review: Path, out: Path, options: SourceOptions, way: str
 ) -> Applied:
-    arrays = open_arrays(path, options)
+    arrays = open_arrays(path, options, only_labels=True)
     labels = array_labels(arrays)
     plan = make_plan(array_ids(arrays), labels, decisions, review, path)
     y = arrays.all[arrays.labels]

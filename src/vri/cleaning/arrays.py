@@ -24,7 +24,7 @@ class Arrays:
     Attributes:
         path: the file.
         all: names to arrays.
-        inputs: name of the embeddings.
+        inputs: name of the embeddings; None where only the labels were asked for.
         labels: name of the labels.
         ids: name of the ids, or None.
         trusted: name of the marks of trusted samples, or None.
@@ -32,7 +32,7 @@ class Arrays:
 
     path: Path
     all: dict[str, Array]
-    inputs: str
+    inputs: str | None
     labels: str
     ids: str | None
     trusted: str | None
@@ -54,6 +54,7 @@ def read_arrays(
     label: str | None = None,
     id: str | None = None,
     trusted: str | None = None,
+    only_labels: bool = False,
 ) -> Arrays:
     """Read and check an .npz file; nothing in it is unpickled.
 
@@ -63,9 +64,10 @@ def read_arrays(
         label: of the labels; by default y or labels.
         id: of the ids; by default ids, if there are any.
         trusted: of the marks of trusted samples; by default trusted, if there are any.
+        only_labels: the embeddings play no part.
     """
     found = _read(path)
-    inputs = _pick(path, found, features, "--features", _INPUTS)
+    inputs = None if only_labels else _pick(path, found, features, "--features", _INPUTS)
     labels = _pick(path, found, label, "--label", _LABELS)
     ids = _pick(path, found, id, "--id", _IDS) if id or "ids" in found else None
     marks = _pick(path, found, trusted, "--trusted", _TRUSTED) if trusted or "trusted" in found else None
@@ -119,34 +121,35 @@ def _pick(path: Path, found: Mapping[str, Array], chosen: str | None, option: st
 
 
 def _check(arrays: Arrays) -> None:
-    X, y, path = arrays.all[arrays.inputs], arrays.all[arrays.labels], arrays.path
+    y, path = arrays.all[arrays.labels], arrays.path
     if y.ndim != 1 or y.dtype.kind not in "biufU":
         raise ValueError(
             f"{path}: {arrays.labels} has shape {y.shape} and type {y.dtype}; expected one class a sample, shape (n,), "
             "as numbers or text"
         )
-    if X.ndim != 2 or X.dtype.kind not in "biuf" or X.shape[1] == 0:
-        raise ValueError(
-            f"{path}: {arrays.inputs} has shape {X.shape} and type {X.dtype}; expected numbers of shape (n, d), "
-            "a row a sample: reshape it"
-        )
-    if len(X) != len(y):
-        raise ValueError(
-            f"{path}: {arrays.inputs} has {len(X):,} rows and {arrays.labels} {len(y):,}; expected one label a row"
-        )
+    if arrays.inputs is not None:
+        _check_inputs(path, arrays.inputs, arrays.all[arrays.inputs], arrays.labels, len(y))
     if not len(y):
         raise ValueError(f"{path} has no rows; expected at least two, with labels that differ")
+    for name in (arrays.ids, arrays.trusted):
+        if name is not None and arrays.all[name].shape != y.shape:
+            raise ValueError(f"{path}: {name} has shape {arrays.all[name].shape}; expected {y.shape}, one a sample")
+
+
+def _check_inputs(path: Path, name: str, X: Array, labels: str, count: int) -> None:
+    if X.ndim != 2 or X.dtype.kind not in "biuf" or X.shape[1] == 0:
+        raise ValueError(
+            f"{path}: {name} has shape {X.shape} and type {X.dtype}; expected numbers of shape (n, d), "
+            "a row a sample: reshape it"
+        )
+    if len(X) != count:
+        raise ValueError(f"{path}: {name} has {len(X):,} rows and {labels} {count:,}; expected one label a row")
     if X.dtype.kind == "f":
         bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
         if len(bad):
             raise ValueError(
-                f"{path}: {arrays.inputs} has NaN or Inf in {len(bad):,} rows: {shorten(map(str, bad))} (from 0); "
+                f"{path}: {name} has NaN or Inf in {len(bad):,} rows: {shorten(map(str, bad))} (from 0); "
                 "expected finite numbers: correct or remove them"
-            )
-    for name, option in ((arrays.ids, "ids"), (arrays.trusted, "trusted")):
-        if name is not None and arrays.all[name].shape != y.shape:
-            raise ValueError(
-                f"{path}: {name} has shape {arrays.all[name].shape}; expected {y.shape}, one a sample ({option})"
             )
 
 

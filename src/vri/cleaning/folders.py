@@ -93,7 +93,7 @@ def readable(listing: Listing, size: int | None, progress: bool) -> tuple[Listin
         raise BrokenImage(
             f"none of the {len(listing.paths)} images under {listing.root} can be read; check one by hand"
         )
-    return sound, np.stack(pixels) if prepare is not None else None, digest.hexdigest()
+    return sound, np.stack(pixels) if prepare is not None else None, digest.hexdigest()[:16]
 
 
 def thumbnail(path: Path) -> bytes:

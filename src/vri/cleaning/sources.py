@@ -252,17 +252,16 @@ def _open_embeddings(path: Path, options: SourceOptions, progress: bool) -> Sour
         )
     elif arrays.trusted is not None:
         trusted = _marks(arrays.all[arrays.trusted].tolist(), f"{path}: array {arrays.trusted!r}")
-    X = arrays.all[arrays.inputs]
-    known = (arrays.inputs, arrays.labels, arrays.ids, arrays.trusted)
+    inputs = str(arrays.inputs)
+    X = arrays.all[inputs]
+    known = (inputs, arrays.labels, arrays.ids, arrays.trusted)
     shown = [name for name in arrays.per_sample() if arrays.all[name].ndim == 1 and name not in known][:_MOST_FIELDS]
 
     def describe(i: int) -> Description:
         if shown:
             return Description(fields={name: _cell(arrays.all[name][i]) for name in shown})
         numbers = X[i, :_SHOWN_NUMBERS].tolist()
-        return Description(
-            fields={f"{arrays.inputs}[{place}]": f"{number:.4g}" for place, number in enumerate(numbers)}
-        )
+        return Description(fields={f"{inputs}[{place}]": f"{number:.4g}" for place, number in enumerate(numbers)})
 
     return Source(
         kind=EMBEDDINGS,
@@ -277,7 +276,7 @@ def _open_embeddings(path: Path, options: SourceOptions, progress: bool) -> Sour
     )
 
 
-def open_arrays(path: Path, options: SourceOptions) -> Arrays:
+def open_arrays(path: Path, options: SourceOptions, only_labels: bool = False) -> Arrays:
     """The arrays of an .npz file, under the names that the options give."""
     if options.features is not None and len(options.features) != 1:
         raise ValueError(
@@ -290,6 +289,7 @@ def open_arrays(path: Path, options: SourceOptions) -> Arrays:
         label=options.label,
         id=options.id,
         trusted=None if is_file else options.trusted,
+        only_labels=only_labels,
     )
 
 
@@ -393,4 +393,4 @@ def _cell(value: Any, longest: int = _LONGEST_CELL) -> str:
 
 def _file_hash(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

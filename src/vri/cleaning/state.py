@@ -85,7 +85,7 @@ def check_out(out: Path, source: Path) -> None:
     parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise PermissionError(f"--out is {out}, and nothing can be written in {parent}; give another folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / STATE / _SETTINGS).exists():
+    if out.is_dir() and not (out / STATE / _SETTINGS).exists() and _has_files(out):
         raise ValueError(
             f"--out is {out}, which has other files in it; expected a new or empty folder: give another name"
         )
@@ -100,9 +100,7 @@ def begin(out: Path, settings: dict[str, Any], fresh: bool) -> bool:
     """
     path = out / STATE / _SETTINGS
     if fresh and path.exists():
-        for name in OUTPUTS:
-            (out / name).unlink(missing_ok=True)
-        shutil.rmtree(out / STATE)
+        _remove(out)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
@@ -124,3 +122,20 @@ def begin(out: Path, settings: dict[str, Any], fresh: bool) -> bool:
             "use the same to go on, give another --out, or pass --fresh to start anew"
         )
     return True
+
+
+def _remove(out: Path) -> None:
+    """Delete a run: its settings last, so that the folder is known as ours until all is gone."""
+    for name in OUTPUTS:
+        (out / name).unlink(missing_ok=True)
+    for path in (out / STATE).iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != _SETTINGS:
+            path.unlink()
+    (out / STATE / _SETTINGS).unlink()
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether anything is there but what a write of ours that was killed left."""
+    return any(path.is_file() and path.suffix != ".tmp" for path in folder.rglob("*"))
