@@ -21,6 +21,7 @@ def chromium() -> Iterator[Any]:
     if program is None:
         pytest.skip("needs Chromium (apt-get install chromium, or its path in the variable CHROMIUM)")
     with playwright.sync_playwright() as driver:
+        # Root, as in most containers, has no sandbox; the pages opened are our own.
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         try:
             yield browser
