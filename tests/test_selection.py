@@ -223,11 +223,15 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.parametrize("clean", [None, 6])
 @pytest.mark.parametrize("checkpoint_every", [1, 2, None])
-def test_resumes_exactly_in_the_middle_of_an_epoch(checkpoint_every: int | None, tmp_path: Path) -> None:
+def test_resumes_exactly_in_the_middle_of_an_epoch(
+    checkpoint_every: int | None, clean: int | None, tmp_path: Path
+) -> None:
     options = {**OPTIONS, "checkpoint_every": checkpoint_every}
+    meta_set = None if clean is None else samples(clean, 1)
     whole = method()
-    rows = train(whole, samples(24), None, out=tmp_path / "whole", **options)
+    rows = train(whole, samples(24), meta_set, out=tmp_path / "whole", **options)
     for stop_after in (1, 3, 6, 8):
         out, stopped, done = tmp_path / str(stop_after), method(), 0
 
@@ -243,9 +247,9 @@ def test_resumes_exactly_in_the_middle_of_an_epoch(checkpoint_every: int | None,
 
         stopped.step = failing(stopped.step, stop_after)
         with pytest.raises(Stop):
-            train(stopped, samples(24), None, out=out, **options)
+            train(stopped, samples(24), meta_set, out=out, **options)
         again = method()
-        found = train(again, samples(24), None, out=out, **options)
+        found = train(again, samples(24), meta_set, out=out, **options)
         for name, value in whole.model.state_dict().items():
             assert torch.equal(value, again.model.state_dict()[name])
         drop = ("seconds", "selection_seconds")
@@ -267,18 +271,31 @@ def test_a_remark_is_made_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert said == ["epoch 2: no training sample has label 2"]
 
 
-def test_selection_with_a_clean_set_or_a_method_that_cannot_use_it() -> None:
-    with pytest.raises(ValueError, match=r".") as error:
-        train(method(), samples(24), samples(6, 1), **OPTIONS)
-    assert str(error.value) == (
-        "selection was given together with a meta_set: expected one or the other; leave selection out"
-    )
+def test_selected_samples_join_clean_ones() -> None:
+    x, y = samples(24)
+    clean = samples(6, 1)
+    chosen, drawn = method(meta_every=1), []
+    original = chosen.step
+    chosen.step = lambda batch, meta=None: (drawn.append(meta), original(batch, meta))[1]
+    rows = train(chosen, (x, y), clean, **OPTIONS)
+    epoch = len(drawn) // OPTIONS["epochs"]
+    given = [next(b) for b in [Batches(clean, OPTIONS["batch_size"], seed=derive_seed(0, 1)).endless()] * len(drawn)]
+    known = {tuple(row.tolist()) for row in x}
+    for number, (inputs, labels) in enumerate(drawn):
+        count = len(given[number][0])
+        assert torch.equal(inputs[:count], given[number][0])  # as without a selection
+        assert torch.equal(labels[:count], given[number][1])
+        added = inputs[count:]
+        assert len(added) == (0 if number < epoch else OPTIONS["batch_size"])  # the warm-up is one epoch
+        assert {tuple(row.tolist()) for row in added} <= known
+    assert rows[-1]["selected"] == 6
+
+
+def test_a_method_that_cannot_select() -> None:
     net = network()
     with pytest.raises(ValueError, match=r".") as error:
         train(CleanOnly(net, CLASSES, torch.optim.SGD(net.parameters(), lr=0.1)), samples(24), None, **OPTIONS)
-    assert str(error.value) == (
-        "selection was given for CleanOnly, which can't use it: expected one or the other; leave selection out"
-    )
+    assert str(error.value) == "selection was given for CleanOnly, which can't use it; leave selection out"
 
 
 class Files(Dataset[tuple[Tensor, int]]):

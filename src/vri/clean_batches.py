@@ -1,7 +1,7 @@
-"""Where clean batches come from: a clean set, or samples selected anew in every epoch (Algorithm 2)."""
+"""Where clean batches come from: a clean set, samples selected anew in every epoch (Algorithm 2), or both."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -76,7 +76,7 @@ class SelectedClean:
         if at.selected_in != epoch:
             start = time.perf_counter()
             chosen = self._select(self._method.model)
-            at.selected, at.selected_in, at.meta_draws = chosen.index, epoch, 0
+            at.selected, at.selected_in, at.selected_draws = chosen.index, epoch, 0
             at.selection_scores = chosen.scores | {"selection_seconds": time.perf_counter() - start}
             remark = chosen.remark
         assert at.selected is not None
@@ -87,13 +87,13 @@ class SelectedClean:
             transform=self._transform,
             **self._where,
         )
-        self._stream = batches.endless(at.meta_draws)
+        self._stream = batches.endless(at.selected_draws)
         return remark
 
     def draw(self, at: Position) -> Any:
         """The next batch of selected samples."""
         assert self._stream is not None
-        at.meta_draws += 1
+        at.selected_draws += 1
         return next(self._stream)
 
     def scores(self, at: Position) -> dict[str, float]:
@@ -106,3 +106,41 @@ class SelectedClean:
         losses = [functional.cross_entropy(logits, labels, reduction="none") for logits, labels in outputs]
         labels = torch.cat([labels.argmax(1) if labels.ndim > 1 else labels for _, labels in outputs])
         return select(self.selection, torch.cat(losses), labels, self._method.num_classes, self._true_labels)
+
+
+class JoinedClean:
+    """Clean samples, and after the warm-up as many selected ones beside them in every batch. Beyond the paper.
+
+    Clean samples are few; the selected ones are many, and most of them are right.
+    """
+
+    warm_up = 0  # it learns from the clean samples from the first step on
+
+    def __init__(self, given: GivenClean, selected: SelectedClean) -> None:
+        self._given, self._selected = given, selected
+        self.selection = selected.selection
+        self._joined = False
+
+    def begin_epoch(self, epoch: int, at: Position) -> str | None:
+        """Select, once the classifier has learned something."""
+        self._given.begin_epoch(epoch, at)
+        self._joined = epoch >= self._selected.warm_up
+        return self._selected.begin_epoch(epoch, at)
+
+    def draw(self, at: Position) -> Any:
+        """The next clean batch, with selected samples behind the clean ones."""
+        clean = self._given.draw(at)
+        return _joined(clean, self._selected.draw(at)) if self._joined else clean
+
+    def scores(self, at: Position) -> dict[str, float]:
+        """How good the selection of this epoch is."""
+        return self._selected.scores(at)
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Two batches as one: tensors, or tuples or dicts of them."""
+    if isinstance(first, torch.Tensor):
+        return torch.cat([first, second])
+    if isinstance(first, Mapping):
+        return {key: _joined(value, second[key]) for key, value in first.items()}
+    return tuple(_joined(a, b) for a, b in zip(first[:2], second[:2], strict=True))

@@ -1,5 +1,7 @@
 """What a trained classifier tells about the labels."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -90,4 +92,4 @@ def outlier_score(features: Tensor, classes: Tensor) -> Tensor:
 
 
 def _sampling(share: float, count: int) -> float:
-    return 1.96 * (max(share * (1 - share), 1 / count) / count) ** 0.5
+    return 1.96 * math.sqrt(max(share * (1 - share), 1 / count) / count)

@@ -30,6 +30,7 @@ class Position:
     history: History = field(default_factory=list)
     selected: Tensor | None = None  # training samples that stand in for clean ones
     selected_in: int = -1  # the epoch they were selected in
+    selected_draws: int = 0  # batches of them drawn since
     selection_scores: dict[str, float] = field(default_factory=dict)
     best_epoch: int = 0  # with the highest validation accuracy so far; 0 before there is one
     best_accuracy: float = -math.inf

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vri.checks import check_labels, check_meta_labels
 from vri.best import KeepBest
-from vri.clean_batches import GivenClean, SelectedClean
+from vri.checks import check_labels, check_meta_labels
+from vri.clean_batches import GivenClean, JoinedClean, SelectedClean
 from vri.data.augment import mixup as mix
 from vri.data.batches import Batches, Data, Transform, derive_seed, length, read_labels
 from vri.evaluation import evaluate, memorisation, modes_restored
@@ -76,7 +76,8 @@ def train(
         meta_set: clean samples, for methods that use them; gone through in cycles. Without them, methods that
             can do so learn from training samples selected anew in each epoch (Algorithm 2).
         epochs: passes through `train_set`, with those of the warm-up.
-        selection: how these samples are selected; `Selection()` if not given.
+        selection: how these samples are selected; `Selection()` if not given. Given together with a meta_set, clean
+            batches have selected samples beside the clean ones.
         mixup: mix noisy samples with each other, and clean ones likewise, with shares from Beta(mixup, mixup);
             0 mixes nothing. A method is better mixed here than by `Mixup`, which is one of its own.
         batch_size: noisy samples a step.
@@ -115,16 +116,8 @@ def train(
             raise ValueError("log_tensorboard=True needs a folder for the events; pass out= as well")
         check_tensorboard()
     evaluated = {"test": test_set, "validation": validation_set}
-    if selection is not None and (meta_set is not None or not method.can_select):
-        raise ValueError(
-            "selection was given "
-            + (
-                "together with a meta_set"
-                if meta_set is not None
-                else f"for {type(method).__name__}, which can't use it"
-            )
-            + ": expected one or the other; leave selection out"
-        )
+    if selection is not None and not method.can_select:
+        raise ValueError(f"selection was given for {type(method).__name__}, which can't use it; leave selection out")
     if mixup < 0:
         raise ValueError(f"mixup={mixup}: expected 0 or more; 0 mixes nothing")
     if keep_best is not None and validation_set is None:
@@ -152,17 +145,17 @@ def train(
     device = next(method.model.parameters()).device
     where: dict[str, Any] = {"num_workers": num_workers, "device": device}
     noisy = Batches(train_set, batch_size, seed=seed, transform=transform, with_index=method.needs_index, **where)
-    clean: GivenClean | SelectedClean | None = None
+    clean: GivenClean | SelectedClean | JoinedClean | None = None
     all_clean = None
     after = {"transform": meta_transform or transform}
     if meta_set is not None:
-        clean = GivenClean(meta_set, meta_batch_size, seed, **after, **where)
+        clean = given = GivenClean(meta_set, meta_batch_size, seed, **after, **where)
         in_order = Batches(
             meta_set, meta_batch_size, seed=0, shuffle=False, drop_last=False, transform=test_transform, **where
         )
         all_clean = partial(in_order.epoch, 0)
-    elif method.can_select:
-        clean = SelectedClean(
+    if method.can_select and (meta_set is None or selection is not None):
+        clean = selected = SelectedClean(
             method,
             train_set,
             selection or Selection(),
@@ -174,7 +167,9 @@ def train(
             **after,
             **where,
         )
-        settings |= clean.selection.settings()
+        settings |= selected.selection.settings()
+        if meta_set is not None:
+            clean = JoinedClean(given, selected)
     method.begin_training(noisy.size, all_clean)
     run = Run(method, epochs * len(noisy), len(noisy), settings, None if out is None else _folder(out))
 

@@ -125,9 +125,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(given) != X.shape[0]:
             raise ValueError(f"X has {X.shape[0]} samples and y {len(given)} labels; expected as many")
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"y has one class, {self.classes_[0]!r}: expected at least 2 classes to tell apart"
-            )
+            raise ValueError(f"y has one class, {self.classes_[0]!r}: expected at least 2 classes to tell apart")
         mask = self._usable(as_mask(trusted, len(given)), given)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._scaling = Scaling.learn(X, self.module is not None, seed)
@@ -182,11 +180,10 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def load(cls, path: str | Path, module: Module | None = None) -> Self:
         """A classifier that predicts, from `save`; a network of your own must be given again as `module`."""
-        return storage.load(cls, Path(path), module)
+        found: Self = storage.load(cls, Path(path), module)
+        return found
 
-    def _train(
-        self, inputs: Tensor, given: Indices, mask: Mask | None, rows: Indices, seed: int, name: str
-    ) -> Fitted:
+    def _train(self, inputs: Tensor, given: Indices, mask: Mask | None, rows: Indices, seed: int, name: str) -> Fitted:
         part = divide(
             given[rows], None if mask is None else mask[rows], self.validation_fraction, len(self.classes_), seed
         )
