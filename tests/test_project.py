@@ -34,6 +34,7 @@ LAYERS = {  # a module belongs to the longest name that begins it; what is not n
     "vri.backbones": "data",
     "vri.data": "data",
     "vri.training": "loop",
+    "vri.best": "loop",
     "vri.run": "loop",
     "vri.checkpoint": "loop",
     "vri.progress": "loop",

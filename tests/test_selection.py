@@ -89,9 +89,12 @@ def test_a_class_that_was_not_selected() -> None:
 def test_a_classifier_that_has_not_learned() -> None:
     remark = select(sized(), torch.full((8,), math.log(3)), LABELS, 3).remark
     assert remark == (
-        "the mean loss on the training set is 1.10, near the 1.10 of guessing: the classifier has hardly learned "
-        "yet, and small losses mean little; raise warm_up or the learning rate"
+        "nine tenths of the training losses are above 1.10, near the 1.10 of guessing: the classifier has hardly "
+        "learned yet, and small losses mean little; raise warm_up or the learning rate"
     )
+    # most labels wrong, and a classifier that knows it: a large mean loss is no sign of having learned nothing
+    apart = torch.tensor([0.1, 0.1, 0.1, 5.0, 5.0, 5.0, 5.0, 0.1])
+    assert select(sized(), apart, LABELS, 3).remark is None
 
 
 def test_infinite_losses_come_last_and_all_infinite_is_an_error() -> None:
@@ -102,8 +105,9 @@ def test_infinite_losses_come_last_and_all_infinite_is_an_error() -> None:
 
 
 def test_defaults_follow_the_data() -> None:
-    assert Selection().sized(50_000, 160) == SizedSelection("balanced", 1000, 10)
-    assert Selection().sized(1200, 8) == SizedSelection("balanced", 120, 1)
+    assert Selection().sized(50_000, 160) == SizedSelection("balanced", 25_000, 10)
+    assert Selection().sized(1201, 12) == SizedSelection("balanced", 600, 3)
+    assert Selection().sized(1, 2) == SizedSelection("balanced", 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -278,16 +282,16 @@ def test_selected_samples_join_clean_ones() -> None:
     original = chosen.step
     chosen.step = lambda batch, meta=None: (drawn.append(meta), original(batch, meta))[1]
     rows = train(chosen, (x, y), clean, **OPTIONS)
-    epoch = len(drawn) // OPTIONS["epochs"]
-    given = [next(b) for b in [Batches(clean, OPTIONS["batch_size"], seed=derive_seed(0, 1)).endless()] * len(drawn)]
+    first = Batches(clean, OPTIONS["batch_size"], seed=derive_seed(0, 1)).endless()
     known = {tuple(row.tolist()) for row in x}
-    for number, (inputs, labels) in enumerate(drawn):
-        count = len(given[number][0])
-        assert torch.equal(inputs[:count], given[number][0])  # as without a selection
-        assert torch.equal(labels[:count], given[number][1])
-        added = inputs[count:]
-        assert len(added) == (0 if number < epoch else OPTIONS["batch_size"])  # the warm-up is one epoch
-        assert {tuple(row.tolist()) for row in added} <= known
+    assert len(drawn) == len(rows[1:]) * len(Batches((x, y), OPTIONS["batch_size"], seed=0))  # one epoch warms up
+    for inputs, labels in drawn:
+        own, own_labels = next(first)
+        assert torch.equal(inputs[: len(own)], own)  # as without a selection
+        assert torch.equal(labels[: len(own)], own_labels)
+        assert len(inputs) == len(own) + OPTIONS["batch_size"]
+        assert {tuple(row.tolist()) for row in inputs[len(own) :]} <= known
+    assert "selected" not in rows[0]
     assert rows[-1]["selected"] == 6
 
 

@@ -1,10 +1,14 @@
 """Train any PyTorch classifier on wrongly labelled data: Variational Rectification Inference."""
 
+from typing import TYPE_CHECKING, Any
+
 from vri import backbones, data, noise, quality
-from vri.estimator import VRIClassifier
 from vri.methods import METHODS, VRI, CleanOnly, CrossEntropy, FineTuned, Method
 from vri.selection import Selection
 from vri.training import evaluate, train
+
+if TYPE_CHECKING:
+    from vri.estimator import VRIClassifier
 
 __version__ = "0.1.0"
 
@@ -24,3 +28,12 @@ __all__ = [
     "quality",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import scikit-learn and pandas only for those who use them."""
+    if name == "VRIClassifier":
+        from vri.estimator import VRIClassifier
+
+        return VRIClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

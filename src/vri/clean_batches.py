@@ -109,28 +109,23 @@ class SelectedClean:
 
 
 class JoinedClean:
-    """Clean samples, and after the warm-up as many selected ones beside them in every batch. Beyond the paper.
+    """Clean samples, and as many selected ones beside them in every batch, after the warm-up. Beyond the paper.
 
     Clean samples are few; the selected ones are many, and most of them are right.
     """
 
-    warm_up = 0  # it learns from the clean samples from the first step on
-
     def __init__(self, given: GivenClean, selected: SelectedClean) -> None:
         self._given, self._selected = given, selected
-        self.selection = selected.selection
-        self._joined = False
+        self.warm_up = selected.warm_up
 
     def begin_epoch(self, epoch: int, at: Position) -> str | None:
-        """Select, once the classifier has learned something."""
+        """Select, after the warm-up."""
         self._given.begin_epoch(epoch, at)
-        self._joined = epoch >= self._selected.warm_up
         return self._selected.begin_epoch(epoch, at)
 
     def draw(self, at: Position) -> Any:
         """The next clean batch, with selected samples behind the clean ones."""
-        clean = self._given.draw(at)
-        return _joined(clean, self._selected.draw(at)) if self._joined else clean
+        return _joined(self._given.draw(at), self._selected.draw(at))
 
     def scores(self, at: Position) -> dict[str, float]:
         """How good the selection of this epoch is."""

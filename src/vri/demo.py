@@ -19,6 +19,7 @@ from vri import backbones, data, noise, quality
 from vri.files import atomic_write
 from vri.methods import METHODS
 from vri.report.figures import demo_figure
+from vri.selection import Selection
 from vri.training import History, train
 
 COMPARED = ("cross-entropy", "clean-only", "fine-tuned", "vri")
@@ -49,7 +50,7 @@ SETTINGS = {
             "cross-entropy": (0.02, 5e-3),
             "clean-only": (0.05, 5e-3),
             "fine-tuned": (0.05, 5e-4),
-            "vri": (0.02, 5e-3),
+            "vri": (0.05, 5e-3),
             SKYLINE: (0.02, 5e-3),
         },
     ),
@@ -171,6 +172,7 @@ def _train(
         noisy,
         clean,
         epochs=epochs,
+        selection=Selection() if method.can_select else None,  # beside the clean samples
         test_set=test,
         seed=seed,
         out=folder,

@@ -39,20 +39,26 @@ def true_class(probabilities: Tensor, given: Tensor, transitions: Tensor) -> Ten
     return joint / joint.sum(1, keepdim=True).clamp_min(1e-300)
 
 
-def threshold(label_quality: Tensor, precision: float) -> float:
-    """The quality below which about a share `precision` of the labels is wrong, if the qualities are right.
+def sharpen(probabilities: Tensor, power: float) -> Tensor:
+    """Probabilities raised to a power and normalised, for a classifier that is less sure than it could be."""
+    raised = probabilities.double().clamp_min(1e-300).log().mul(power)
+    return raised.softmax(1)
 
-    As many labels as possible are below it: the worst ones, for as long as their mean probability of being wrong is
-    at least `precision`. 0, which is below all of them, where even the worst are not bad enough.
+
+def threshold(label_quality: Tensor, precision: float) -> float:
+    """The quality below which at least about a share `precision` of the labels is wrong, if the qualities are right.
+
+    As many labels as possible are below it: the worst ones, for as long as each is more probably wrong than right and
+    their mean probability of being wrong is at least `precision`. 0, which is below all of them, where even the worst
+    are not bad enough.
     """
     ascending = label_quality.double().sort().values
     wrong = (1 - ascending).cumsum(0) / torch.arange(1, len(ascending) + 1, device=ascending.device)
-    count = int((wrong >= precision).sum())  # the means fall, so these are the first ones
+    count = int(((wrong >= precision) & (ascending < 0.5)).sum())  # both fall, so these are the first ones
     if count == 0:
         return 0.0
-    if count == len(ascending):
-        return float(ascending[-1]) + 1e-9
-    return float((ascending[count - 1] + ascending[count]) / 2)
+    above = float(ascending[count]) if count < len(ascending) else 1.0
+    return min((float(ascending[count - 1]) + above) / 2, 0.5)
 
 
 def noise_rate(label_quality: Tensor, probabilities: Tensor, given: Tensor) -> tuple[float, tuple[float, float]]:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_UNLEARNED = 0.97  # share of log(c), the loss of guessing, above which a classifier has hardly learned
-_SIZE = 1000  # M of the paper
-_WARM_UP = 16  # epochs to one of warm-up: 160 to 10 in the paper
+_UNLEARNED = 0.9  # share of log(c), the loss of guessing, above which even small losses mean nothing
+_SHARE = 2  # one of so many samples is selected
+_WARM_UP = (4, 10)  # one of so many epochs warms up, but no more than so many
 _LOW, _HIGH = 0.005, 0.995  # quantiles between which the mixture is fitted: one outlier would be a component
 
 
@@ -27,10 +27,10 @@ class Selection:
     Attributes:
         kind: "balanced", as many of each class, VRI(+); "smallest" of all, VRI(−); or "mixture", all that a mixture
             of two Gaussians on the losses takes for right, VRI(Aug.).
-        size: M, how many; by default 1,000, but no more than a tenth of the training set. "mixture" finds the number
-            by itself.
-        warm_up: epochs of plain cross-entropy before the first selection; by default a sixteenth of all, at least
-            one (10 of 160, as the paper for CIFAR-10; it takes 30 for CIFAR-100).
+        size: M, how many; by default half of the training set. The paper takes 1,000: these are the purest, but also
+            the easiest samples, which say little about the others. "mixture" finds the number by itself.
+        warm_up: epochs of plain cross-entropy before the first selection; by default a quarter of all, at most 10
+            (the paper's number for CIFAR-10; it takes 30 for CIFAR-100), before wrong labels are memorised.
     """
 
     kind: str = "balanced"
@@ -50,8 +50,8 @@ class Selection:
 
     def sized(self, samples: int, epochs: int) -> "SizedSelection":
         """With numbers in the place of defaults, for a training set of so many samples and so many epochs."""
-        size = max(1, min(_SIZE, samples // 10)) if self.size is None else self.size
-        warm_up = max(1, round(epochs / _WARM_UP)) if self.warm_up is None else self.warm_up
+        size = max(1, samples // _SHARE) if self.size is None else self.size
+        warm_up = max(1, min(epochs // _WARM_UP[0], _WARM_UP[1])) if self.warm_up is None else self.warm_up
         if size > samples:
             raise ValueError(f"selection of size={size} from {samples} training samples: expected no more; lower size")
         if warm_up >= epochs:
@@ -121,7 +121,9 @@ def select(
     if true_labels is not None:
         scores["selection_purity"] = float((labels == true_labels)[index].double().mean())
     available = torch.bincount(labels, minlength=num_classes)
-    return Selected(index, scores, _remark(selection, counts, available, float(losses.mean())))
+    return Selected(
+        index, scores, _remark(selection, counts, available, float(losses.kthvalue(1 + len(losses) // 10).values))
+    )
 
 
 def smallest(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
@@ -186,8 +188,9 @@ def _remark(selection: SizedSelection, counts: Tensor, available: Tensor, loss: 
     parts = []
     if loss > _UNLEARNED * math.log(num_classes):
         parts.append(
-            f"the mean loss on the training set is {loss:.2f}, near the {math.log(num_classes):.2f} of guessing: the "
-            "classifier has hardly learned yet, and small losses mean little; raise warm_up or the learning rate"
+            f"nine tenths of the training losses are above {loss:.2f}, near the {math.log(num_classes):.2f} of "
+            "guessing: the classifier has hardly learned yet, and small losses mean little; raise warm_up or the "
+            "learning rate"
         )
     gone = (available == 0).nonzero().squeeze(1).tolist()
     missing = ((available > 0) & (counts == 0)).nonzero().squeeze(1).tolist()

@@ -62,6 +62,7 @@ def train(
     test_transform: Transform | None = None,
     log_tensorboard: bool = False,
     on_epoch: Callable[[Row], None] | None = None,
+    on_remark: Callable[[str], None] | None = None,
     keep_best: KeepBest | None = None,
 ) -> History:
     """Train `method` and return one row of numbers an epoch.
@@ -100,6 +101,8 @@ def train(
         test_transform: likewise wherever the model is evaluated.
         log_tensorboard: write the rows as TensorBoard events to `out` as well.
         on_epoch: called with each new row, after it was saved.
+        on_remark: called with what the user should know, such as a class without a selected sample; printed on
+            stderr if not given.
         keep_best: end with the weights of the best epoch on `validation_set`, and stop when it gets clearly worse;
             without it the last epoch counts. The last row then has `kept_epoch`.
     """
@@ -182,6 +185,7 @@ def train(
             writer = stack.enter_context(tensorboard_writer(run.folder))
         reporter = stack.enter_context(Reporter(progress, run.total, run.at.step, epochs, writer))
         reporter.replay(run.at.history)
+        say = on_remark or reporter.say
         stop = stack.enter_context(_interrupts_wait())
         noisy_batches = noisy.endless(run.at.step)
         method.model.train()
@@ -194,7 +198,7 @@ def train(
                     method.begin_epoch(epoch, epochs)
                     remark = None if clean is None else clean.begin_epoch(epoch, run.at)
                     if remark is not None and remark not in remarked:
-                        reporter.say(f"epoch {epoch + 1}: {remark}")
+                        say(f"epoch {epoch + 1}: {remark}")
                         remarked.add(remark)
                     begun = epoch
                 scale = method.lr_scale(run.at.step / run.total, factor)
@@ -240,7 +244,7 @@ def train(
                 if stopping:
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
-            reporter.say(run.how_to_go_on())
+            say(run.how_to_go_on())
             raise
     if keep_best is not None and validation_set is not None:
         keep_best.restore(method.model, run.at, length(validation_set))

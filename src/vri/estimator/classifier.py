@@ -24,8 +24,9 @@ from vri.estimator import storage
 from vri.estimator.fitting import Fitted, divide, fit_network
 from vri.estimator.inputs import Scaling
 from vri.estimator.labels import Indices, Mask, as_mask, encode
-from vri.methods import METHODS
+from vri.methods import METHODS, VRI
 from vri.methods.meta import must_be, one_of
+from vri.objective import gaussian_kl
 from vri.randomness import seeded
 from vri.selection import KINDS, Selection
 
@@ -33,6 +34,7 @@ Module = nn.Module | Callable[[int], nn.Module]
 Floats = NDArray[np.float64]
 
 _CHUNK = 1000  # samples a forward pass outside training
+_SHARPNESS = 3.0  # power of the probabilities before labels are judged; measured in docs/label_issues.md
 
 
 class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -70,8 +72,11 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         noise_rate_interval_: low and high end of it.
         threshold_: labels of a quality below it are named as issues.
         outlier_score_: (n,) from 0 to 1; above 0.5 a sample is far from every class.
+        evidence_: what VRI knows about each label, (n,) each: `probability` of the given label, `trust` that the
+            posterior of the rectifying vector has in it, and `disagreement`, KL(q(v | x, y) ‖ p(v | x)).
         fold_, out_of_sample_proba_: with `cross_fit`, which fold a sample was in, and its probabilities (n, c).
         history_: rows of numbers, one an epoch.
+        remarks_: what was odd, such as a class of which no sample could be chosen.
     """
 
     def __init__(
@@ -128,6 +133,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"y has one class, {self.classes_[0]!r}: expected at least 2 classes to tell apart")
         mask = self._usable(as_mask(trusted, len(given)), given)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.remarks_: list[str] = []
         self._scaling = Scaling.learn(X, self.module is not None, seed)
         inputs = self._scaling.apply(X)
 
@@ -137,7 +143,11 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probabilities = logits.softmax(1)
         if self.cross_fit is not None:
             probabilities = self._cross_fit(inputs, given, mask, seed)
-        self._judge(probabilities, torch.from_numpy(given), mask, features)
+        labels = torch.from_numpy(given)
+        self.evidence_ = {"probability": logits.softmax(1).gather(1, labels[:, None]).squeeze(1).numpy()}
+        if isinstance(fitted.method, VRI):
+            self.evidence_ |= _rectification(fitted.method, features, labels)
+        self._judge(probabilities, labels, mask, features)
         self._given = given
         return self
 
@@ -206,6 +216,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             seed=seed,
             folder=None if self.checkpoint_dir is None else Path(self.checkpoint_dir) / name,
             progress=self.verbose > 0,
+            remarks=self.remarks_,
         )
 
     def _cross_fit(self, inputs: Tensor, given: Indices, mask: Mask | None, seed: int) -> Tensor:
@@ -239,8 +250,9 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _judge(self, probabilities: Tensor, given: Tensor, mask: Mask | None, features: Tensor) -> None:
         """All that is said about the labels."""
-        transitions = quality.transition_matrix(probabilities, given)
-        beliefs = quality.true_class(probabilities, given, transitions)
+        sure = quality.sharpen(probabilities, _SHARPNESS)
+        transitions = quality.transition_matrix(sure, given)
+        beliefs = quality.true_class(sure, given, transitions)
         right = beliefs.gather(1, given[:, None]).squeeze(1)
         free = torch.ones(len(given), dtype=torch.bool) if mask is None else ~torch.from_numpy(mask)
         right[~free] = 1.0
@@ -349,3 +361,16 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = self.module is None
         tags.input_tags.three_d_array = self.module is not None
         return tags
+
+
+@torch.no_grad()
+def _rectification(method: VRI, features: Tensor, labels: Tensor) -> dict[str, Floats]:
+    """What the meta networks make of the labels."""
+    trust, disagreement = [], []
+    device = method.classifier.device
+    for f, y in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
+        posterior, prior = method.posterior(f.to(device), y.to(device)), method.prior(f.to(device))
+        weights = method.squash(posterior.mean)
+        trust.append(weights.gather(1, y.to(device)[:, None]).squeeze(1).double().cpu())
+        disagreement.append(gaussian_kl(posterior, prior).double().cpu())
+    return {"trust": torch.cat(trust).numpy(), "disagreement": torch.cat(disagreement).numpy()}

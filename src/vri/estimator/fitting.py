@@ -97,8 +97,12 @@ def fit_network(
     seed: int,
     folder: Path | None,
     progress: bool,
+    remarks: list[str],
 ) -> Fitted:
-    """Train, and end with the weights of the best epoch where samples are held out, see `KeepBest`."""
+    """Train, and end with the weights of the best epoch where samples are held out, see `KeepBest`.
+
+    What the user may want to know goes to `remarks`.
+    """
     model = build().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
     kind = METHODS[method]
@@ -115,7 +119,7 @@ def fit_network(
         clean,
         epochs=epochs,
         batch_size=batch_size,
-        selection=selection if kind.can_select and clean is None else None,
+        selection=selection if kind.can_select else None,  # beside clean samples, too
         validation_set=held,
         keep_best=None if held is None else KeepBest(),
         seed=seed,
@@ -123,6 +127,7 @@ def fit_network(
         progress=progress,
         transform=transform,
         test_transform=transform,
+        on_remark=remarks.append,
     )
     model.eval()
     return Fitted(trainer, history)

@@ -86,7 +86,7 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
     if resume:
         rows += [row for row in earlier.get("epochs", []) if isinstance(row, dict)]
     selection = None
-    if sets.clean is None and method.can_select:
+    if method.can_select and (sets.clean is None or settings.join_selected):
         selection = Selection(settings.selection, settings.selection_size, settings.warm_up)
     history = train(
         method,

@@ -49,6 +49,7 @@ class Settings:
     mixup: float = 0.0  # of noisy and of clean samples; 0 mixes nothing
     clean: int = 1000  # clean samples set aside, where the data set brings none; 0: the system selects its own
     selection: str = "balanced"  # how it does so: a kind of `vri.selection`, or "two-phase"
+    join_selected: bool = False  # let selected samples stand beside clean ones, too
     selection_size: int | None = None
     warm_up: int | None = None  # epochs before it
     first_epochs: int | None = None  # of the first network, in two phases; as many as `epochs` if not given

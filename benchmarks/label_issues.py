@@ -1,0 +1,207 @@
+"""How well wrong labels are found: VRIClassifier beside cleanlab, on real data with synthetic and human noise.
+
+    python benchmarks/label_issues.py --seeds 3 --minutes 60     # goes on where it was stopped
+    python benchmarks/label_issues.py --table                    # docs/label_issues.md
+
+Each case and seed has a small file in benchmarks/results/label_issues/. cleanlab is given out-of-sample probabilities
+(5 folds) of the same network trained with cross-entropy, learning rate and weight decay chosen for each case by the
+accuracy on the held-out samples' given labels, which is what its users can see; and those of VRI as well. Cases with
+files that are not there are left out: NoisyAG-News (--news FILE.csv with the columns text, label, gt) and CIFAR-10N
+(--features FILE.npz: x, y, and one array of labels a kind, written by --make-features RUN, a `vri train` run on another
+part of CIFAR-10).
+"""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cleanlab.rank import get_label_quality_scores  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from vri import VRIClassifier, backbones, data, noise
+from vri.report.pages import replace_block
+
+FOLDER = Path(__file__).parent / "results" / "label_issues"
+PAGE = Path(__file__).parent.parent / "docs" / "label_issues.md"
+GRID = ((0.02, 5e-3), (0.05, 5e-4), (0.1, 5e-3))  # of cross-entropy: learning rate, weight decay
+SYNTHETIC = {"flip": 0.4, "uniform": 0.6, "instance": 0.4}
+CASES = [
+    *(f"{name}, {kind}" for name in ("digits", "fashion-mnist") for kind in SYNTHETIC),
+    "digits, uniform 20 %",
+    "fashion-mnist, flip 20 %",
+    *(f"cifar10n features, {kind}" for kind in ("worse", "random1", "aggre")),
+    "noisy ag-news, human",
+    "noisy ag-news, uniform",
+]
+
+Case = tuple[Any, NDArray[np.int64], NDArray[np.int64]]  # inputs, given labels, true labels
+
+
+def load(name: str, seed: int, news: Path | None, features: Path | None) -> Case | None:
+    dataset, kind = name.split(", ")
+    if dataset == "cifar10n features":
+        if features is None:
+            return None
+        arrays = np.load(features)
+        return arrays["x"], arrays[kind].astype(np.int64), arrays["y"].astype(np.int64)
+    if dataset == "noisy ag-news":
+        if news is None:
+            return None
+        x, given, y = read_news(news)
+        return x, given if kind == "human" else corrupt(None, y, "uniform", 0.4, 4, seed), y
+    images = data.load(dataset)
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randperm(len(images.train_y), generator=generator)[:10_000]
+    x, labels = images.train_x[index].float().flatten(1) / 255, images.train_y[index]
+    rate = 0.2 if kind.endswith("20 %") else SYNTHETIC[kind]
+    return x.numpy(), corrupt(x, labels.numpy(), kind.split()[0], rate, 10, seed), labels.numpy()
+
+
+def corrupt(x: Any, y: NDArray[np.int64], kind: str, rate: float, classes: int, seed: int) -> NDArray[np.int64]:
+    drawn = noise.NOISES[kind](x, torch.from_numpy(y), num_classes=classes, rate=rate, seed=seed)
+    labels: NDArray[np.int64] = drawn.labels.numpy()
+    return labels
+
+
+def read_news(path: Path) -> Case:
+    import pandas as pd
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    frame = pd.read_csv(path)
+    vectors = TfidfVectorizer(sublinear_tf=True, min_df=2, max_features=50_000, ngram_range=(1, 2))
+    given, true = (np.asarray(frame[column], np.int64) for column in ("label", "gt"))
+    return vectors.fit_transform(frame["text"]), given, true
+
+
+def measure(case: Case, seed: int) -> dict[str, Any]:
+    x, given, true = case
+    wrong = given != true
+    found: dict[str, Any] = {"samples": len(given), "wrong": float(wrong.mean()), "scores": {}, "seconds": {}}
+
+    def note(name: str, badness: NDArray[Any]) -> None:
+        found["scores"][name] = {
+            "ap": float(average_precision_score(wrong, badness)),
+            "auroc": float(roc_auc_score(wrong, badness)),
+        }
+
+    def timed(name: str, fit: Callable[[], VRIClassifier]) -> VRIClassifier:
+        start = time.perf_counter()
+        fitted = fit()
+        found["seconds"][name] = time.perf_counter() - start
+        return fitted
+
+    ours = timed("vri", lambda: VRIClassifier(random_state=seed).fit(x, given))
+    note("vri", 1 - ours.label_quality_)
+    note("vri: probability", 1 - ours.evidence_["probability"])
+    note("vri: trust", 1 - ours.evidence_["trust"])
+    note("vri: disagreement", ours.evidence_["disagreement"])
+    odds = np.log(ours.label_quality_ + 1e-9) - np.log(1 - ours.label_quality_ + 1e-9)
+    note("vri: quality and trust", -odds - np.log(ours.evidence_["trust"] + 1e-9))
+    note("vri: quality and disagreement", -odds + 0.3 * np.sqrt(ours.evidence_["disagreement"]))
+    issues = ours.find_label_issues().is_label_issue.to_numpy()
+    exact = np.array([[np.mean(given[true == i] == j) for j in range(len(ours.classes_))] for i in np.unique(true)])
+    found |= {
+        "accuracy": float((ours.predict(x) == true).mean()),
+        "named": float(issues.mean()),
+        "precision": float(wrong[issues].mean()) if issues.any() else None,
+        "recall": float(issues[wrong].mean()),
+        "noise_rate": ours.noise_rate_,
+        "interval": list(ours.noise_rate_interval_),
+        "transition_error": float(np.abs(ours.transition_matrix_ - exact).sum(1).mean() / 2),
+        "rectified_suggestions": float(
+            (ours.find_label_issues().predicted_label[issues & wrong] == true[issues & wrong]).mean()
+        ),
+    }
+    crossed = timed("vri, 5 folds", lambda: VRIClassifier(random_state=seed, cross_fit=5).fit(x, given))
+    note("vri, 5 folds", 1 - crossed.label_quality_)
+    for method in ("self_confidence", "normalized_margin"):
+        note(
+            f"cleanlab ({method}) on VRI",
+            1 - get_label_quality_scores(given, crossed.out_of_sample_proba_, method=method),
+        )
+
+    plain = [
+        timed(
+            "cross-entropy, 5 folds",
+            lambda lr=lr, decay=decay: VRIClassifier(  # type: ignore[misc]
+                method="cross-entropy", lr=lr, weight_decay=decay, random_state=seed, cross_fit=5
+            ).fit(x, given),
+        )
+        for lr, decay in GRID
+    ]
+    best = max(plain, key=lambda clf: float((clf.out_of_sample_proba_.argmax(1) == given).mean()))
+    found["cross_entropy"] = {"lr": best.lr, "weight_decay": best.weight_decay}
+    for method in ("self_confidence", "normalized_margin"):
+        note(f"cleanlab ({method})", 1 - get_label_quality_scores(given, best.out_of_sample_proba_, method=method))
+    return found
+
+
+def make_features(run: Path, path: Path) -> None:
+    """Features of 10,000 images of CIFAR-10 that the network of `run` was not trained on, with their human labels."""
+    from safetensors.torch import load_file
+
+    from vri.experiments.prepare import prepare
+    from vri.experiments.settings import Settings
+
+    record = json.loads((run / "record.json").read_text())
+    prepared = prepare(Settings(**record["settings"]))
+    images = data.load("cifar10n")
+    model = backbones.resnet32(num_classes=10)
+    model.load_state_dict(load_file(run / "classifier.safetensors"))
+    seen = torch.cat([prepared.split["train"], prepared.split["clean"]]).numpy()
+    rest = np.random.default_rng(0).permutation(np.setdiff1d(np.arange(50_000), seen))[:10_000]
+    features: list[torch.Tensor] = []
+    [*_, last] = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    last.register_forward_pre_hook(lambda _, args: features.append(args[0]))
+    assert prepared.test_transform is not None
+    with torch.no_grad():
+        for part in torch.from_numpy(rest).split(500):
+            model.eval()(prepared.test_transform(images.train_x[part], 0))
+    labels = {name: values[rest].numpy() for name, values in images.human_labels.items()}
+    arrays = {"x": torch.cat(features).numpy(), "y": images.train_y[rest].numpy(), **labels}
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def table() -> str:
+    """To be written once the results are there."""
+    raise NotImplementedError
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--news", type=Path)
+    parser.add_argument("--features", type=Path)
+    parser.add_argument("--make-features", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if options.make_features:
+        make_features(options.make_features, options.features)
+    start = time.monotonic()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for seed in range(options.seeds):
+        for name in CASES:
+            path = FOLDER / f"{name.replace(', ', '-').replace(' ', '-').replace('%', 'percent')}-{seed}.json"
+            late = time.monotonic() - start > 60 * options.minutes
+            if path.exists() or late or options.only not in name:
+                continue
+            case = load(name, seed, options.news, options.features)
+            if case is None:
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = measure(case, seed)
+            path.write_text(json.dumps({"case": name, "seed": seed, **result}, indent=1) + "\n")
+            shown = {k: round(v["ap"], 3) for k, v in result["scores"].items()}
+            print(name, seed, shown, f"{time.monotonic() - start:.0f} s", flush=True)
+    if options.table:
+        replace_block(PAGE, "label_issues", table(), "How well wrong labels are found")
