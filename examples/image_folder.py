@@ -33,7 +33,6 @@ summary = clean(
     CleanOptions(cross_fit=0, epochs=15),
     progress=False,
 )
-print(
-    f"{summary.issues} labels look wrong, {summary.noise_rate:.1%} are estimated to be; in truth {np.mean(list(wrong.values())):.1%}"
-)
+share = np.mean(list(wrong.values()))
+print(f"{summary.issues} labels look wrong, {summary.noise_rate:.1%} are estimated to be; in truth {share:.1%}")
 print(f"open {folder / 'cleaned' / 'report.html'} to review them")

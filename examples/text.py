@@ -35,9 +35,8 @@ pipe.fit(texts, given)
 
 issues = pipe[-1].find_label_issues()
 named = issues.is_label_issue.to_numpy()
-print(
-    f"{len(texts)} paragraphs; {named.sum()} labels named, {wrong[named].mean():.0%} of them wrong ({wrong.sum()} in truth)"
-)
+print(f"{len(texts)} paragraphs, {wrong.sum()} of them with a wrong label")
+print(f"{named.sum()} labels named, {wrong[named].mean():.0%} of these wrong")
 for i in issues.sort_values("label_quality").index[:3]:
     print(f"\nlabelled {given[i]}, looks like {issues.predicted_label[i]} (and is {true[i]}):\n{texts[i][:160]} …")
 print(
