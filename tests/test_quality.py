@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vri import noise
-from vri.quality import noise_rate, outlier_score, sharpen, threshold, transition_matrix, true_class
+from vri.quality import judge, lift, outlier_score, sharpen, threshold, transition_matrix, true_class
 
 
 def test_perfect_beliefs_give_the_counted_matrix() -> None:
@@ -65,16 +65,62 @@ def test_the_threshold_keeps_the_expected_precision(qualities: list[float], prec
     assert int((quality < threshold(quality, precision)).sum()) == named
 
 
-def test_calibrated_qualities_give_the_precision_and_the_rate() -> None:
+def test_calibrated_qualities_give_the_precision() -> None:
     generator = torch.Generator().manual_seed(0)
     right = torch.rand(50_000, generator=generator, dtype=torch.float64) ** 0.3
     wrong = torch.rand(50_000, generator=generator, dtype=torch.float64) > right
     named = right < threshold(right, 0.7)
     assert float(wrong[named].double().mean()) == pytest.approx(0.7, abs=0.03)
-    beliefs = torch.stack([right, 1 - right], 1)
-    estimate, (low, high) = noise_rate(right, beliefs, torch.zeros(50_000, dtype=torch.int64))
-    assert estimate == pytest.approx(float(wrong.double().mean()), abs=0.01)
+
+
+def doubtful(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Beliefs that are right as often as they say, about three classes of which two look alike; and the classes."""
+    generator = torch.Generator().manual_seed(seed)
+    sure = torch.rand(count, generator=generator, dtype=torch.float64)
+    beliefs = torch.stack([sure, 1 - sure, torch.zeros_like(sure)], 1)
+    beliefs[::3] = torch.tensor([0.02, 0.02, 0.96], dtype=torch.float64)
+    return beliefs, torch.multinomial(beliefs, 1, generator=generator).squeeze(1)
+
+
+def test_rounds_tell_doubts_from_confused_labels() -> None:
+    beliefs, true = doubtful(30_000, 0)
+    labels = true.clone()
+    moved = (true == 2) & (torch.rand(30_000, generator=torch.Generator().manual_seed(1)) < 0.3)
+    labels[moved] = 0
+    exact = torch.tensor([[1, 0, 0], [0, 1, 0], [0.3, 0, 0.7]], dtype=torch.float64)
+    plain, better = transition_matrix(beliefs, labels), transition_matrix(beliefs, labels, rounds=200)
+    assert float((plain - exact).abs().max()) > 0.2  # classes 0 and 1 seem to be confused
+    assert float((better - exact).abs().max()) < 0.05
+
+
+def test_lift_is_one_where_the_doubts_explain_the_labels() -> None:
+    beliefs, true = doubtful(60_000, 0)
+    drawn = torch.multinomial(beliefs, 1, generator=torch.Generator().manual_seed(5)).squeeze(1)
+    torch.testing.assert_close(lift(beliefs, drawn), torch.ones(3, 3, dtype=torch.float64), atol=0.12, rtol=0)
+    moved = torch.where(true == 2, 0, drawn)
+    assert float(lift(beliefs, moved)[2, 0]) > 5
+
+
+def test_wrong_labels_are_judged_so() -> None:
+    generator = torch.Generator().manual_seed(0)
+    true = torch.arange(4000) % 4
+    labels = noise.pair(None, true, num_classes=4, rate=0.25, seed=0).labels
+    logits = 3 * torch.nn.functional.one_hot(true, 4).double() + torch.randn(4000, 4, generator=generator)
+    verdict = judge(logits.softmax(1), labels)
+    wrong = labels != true
+    assert verdict.noise_rate == pytest.approx(float(wrong.double().mean()), abs=0.03)
+    low, high = verdict.noise_interval
     assert low < float(wrong.double().mean()) < high
+    assert float((verdict.label_quality < 0.5)[wrong].double().mean()) > 0.9
+    assert float((verdict.label_quality < 0.5)[~wrong].double().mean()) < 0.05
+    torch.testing.assert_close(verdict.beliefs.sum(1), torch.ones(4000, dtype=torch.float64))
+    # probabilities come from the transitions, their order from the lift
+    own = true_class(sharpen(logits.softmax(1), 2.0), labels, verdict.transitions).gather(1, labels[:, None]).squeeze(1)
+    torch.testing.assert_close(verdict.label_quality.sort().values, own.sort().values)
+    order = true_class(logits.softmax(1), labels, lift(sharpen(logits.softmax(1), 2.0), labels))
+    assert torch.equal(
+        verdict.label_quality.argsort(stable=True), order.gather(1, labels[:, None]).squeeze(1).argsort()
+    )
 
 
 def test_samples_far_from_their_class_are_outliers() -> None:

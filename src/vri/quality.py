@@ -1,12 +1,17 @@
 """What a trained classifier tells about the labels."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+# measured in docs/label_issues.md
+_SHARPNESS = 2.0  # power of the probabilities: label smoothing makes the classifier less sure than it could be
+_ROUNDS = 10  # of expectation-maximisation
 
-def transition_matrix(probabilities: Tensor, noisy_labels: Tensor) -> Tensor:
+
+def transition_matrix(probabilities: Tensor, noisy_labels: Tensor, rounds: int = 0) -> Tensor:
     """How labels got confused: entry (i, j) estimates P(noisy label j | true class i).
 
     Each sample counts for every class as much as the classifier believes in it; rows sum to 1. A class that the
@@ -15,13 +20,24 @@ def transition_matrix(probabilities: Tensor, noisy_labels: Tensor) -> Tensor:
     Args:
         probabilities: (n, c) the classifier's beliefs about the true classes.
         noisy_labels: (n,) the labels that were given.
+        rounds: of expectation-maximisation, in each of which a sample's label and the matrix so far have a say in
+            what its class is: without it, doubts of the classifier count as confusion of the labels.
+    """
+    given = torch.nn.functional.one_hot(noisy_labels, probabilities.shape[1]).double()
+    matrix = _shares(probabilities.double().T @ given)
+    for _ in range(rounds):
+        matrix = _shares(true_class(probabilities, noisy_labels, matrix).T @ given)
+    return matrix
+
+
+def lift(probabilities: Tensor, noisy_labels: Tensor) -> Tensor:
+    """(c, c) how many times as often label j goes with class i as the classifier's own doubts explain.
+
+    If labels were drawn from the classifier's beliefs, all entries would be 1. Confusions of the labels stand out from
+    the confusions of a classifier that can't tell two classes apart.
     """
     beliefs = probabilities.double()
-    given = torch.nn.functional.one_hot(noisy_labels, beliefs.shape[1]).double()
-    counts = beliefs.T @ given  # (c, c)
-    totals = counts.sum(1, keepdim=True)
-    identity = torch.eye(len(counts), dtype=torch.float64, device=counts.device)
-    return torch.where(totals > 0, counts / totals.clamp_min(1e-300), identity)
+    return transition_matrix(beliefs, noisy_labels) / _shares(beliefs.T @ beliefs).clamp_min(1e-12)
 
 
 def true_class(probabilities: Tensor, given: Tensor, transitions: Tensor) -> Tensor:
@@ -45,6 +61,54 @@ def sharpen(probabilities: Tensor, power: float) -> Tensor:
     return raised.softmax(1)
 
 
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What is thought of the labels.
+
+    Attributes:
+        label_quality: (n,) probability that a label is right.
+        beliefs: (n, c) probability of each class, given inputs and label.
+        transitions: (c, c) how labels got confused.
+        noise_rate: estimated share of wrong labels.
+        noise_interval: range of other estimates of it, with the sampling error at 95 %.
+    """
+
+    label_quality: Tensor
+    beliefs: Tensor
+    transitions: Tensor
+    noise_rate: float
+    noise_interval: tuple[float, float]
+
+
+def judge(probabilities: Tensor, given: Tensor) -> Verdict:
+    """Judge labels by a classifier's probabilities.
+
+    How good a label is, compared with the others, comes from the `lift`: it withstands a weak classifier. How probable
+    it is to be right comes from the transitions: of all labels, the one that is worst by lift gets the lowest
+    probability, and so on. docs/label_issues.md has the measurements behind this.
+
+    Args:
+        probabilities: (n, c) the classifier's beliefs about the true classes.
+        given: (n,) labels.
+    """
+    sure = sharpen(probabilities, _SHARPNESS)
+    transitions = transition_matrix(sure, given, _ROUNDS)
+    beliefs = true_class(sure, given, transitions)
+    lifts = lift(sure, given)
+    ranked = _of(true_class(probabilities, given, lifts), given).argsort(stable=True)
+    right = torch.empty(len(given), dtype=torch.float64, device=given.device)
+    right[ranked] = _of(beliefs, given).sort().values
+    rate = 1 - float(right.mean())
+    others = [
+        1 - float(_of(true_class(probabilities, given, transitions), given).mean()),
+        1 - float(_of(true_class(sure, given, lifts), given).mean()),
+        float((probabilities.argmax(1) != given).double().mean()),
+    ]
+    low, high = min(rate, *others), max(rate, *others)
+    interval = (max(low - _sampling(low, len(given)), 0.0), min(high + _sampling(high, len(given)), 1.0))
+    return Verdict(right, beliefs, transitions, rate, interval)
+
+
 def threshold(label_quality: Tensor, precision: float) -> float:
     """The quality below which at least about a share `precision` of the labels is wrong, if the qualities are right.
 
@@ -59,18 +123,6 @@ def threshold(label_quality: Tensor, precision: float) -> float:
         return 0.0
     above = float(ascending[count]) if count < len(ascending) else 1.0
     return min((float(ascending[count - 1]) + above) / 2, 0.5)
-
-
-def noise_rate(label_quality: Tensor, probabilities: Tensor, given: Tensor) -> tuple[float, tuple[float, float]]:
-    """Estimated share of wrong labels, and an interval around it.
-
-    The interval spans the mean probability of being wrong and the share of labels that are not the classifier's first
-    choice, which err to different sides, and the sampling error at 95 %.
-    """
-    estimate = float((1 - label_quality).double().mean())
-    disagreed = float((probabilities.argmax(1) != given).double().mean())
-    low, high = min(estimate, disagreed), max(estimate, disagreed)
-    return estimate, (max(low - _sampling(low, len(given)), 0.0), min(high + _sampling(high, len(given)), 1.0))
 
 
 def outlier_score(features: Tensor, classes: Tensor) -> Tensor:
@@ -95,6 +147,17 @@ def outlier_score(features: Tensor, classes: Tensor) -> Tensor:
     usual = distance.median()
     spread = 1.4826 * (distance - usual).abs().median().clamp_min(1e-12)
     return torch.sigmoid((distance - usual) / spread - 4.0)
+
+
+def _shares(counts: Tensor) -> Tensor:
+    """Rows of counts to shares; a row without any becomes that of the identity."""
+    totals = counts.sum(1, keepdim=True)
+    identity = torch.eye(len(counts), dtype=counts.dtype, device=counts.device)
+    return torch.where(totals > 0, counts / totals.clamp_min(1e-300), identity)
+
+
+def _of(values: Tensor, labels: Tensor) -> Tensor:
+    return values.gather(1, labels[:, None]).squeeze(1)
 
 
 def _sampling(share: float, count: int) -> float:

@@ -34,7 +34,6 @@ Module = nn.Module | Callable[[int], nn.Module]
 Floats = NDArray[np.float64]
 
 _CHUNK = 1000  # samples a forward pass outside training
-_SHARPNESS = 3.0  # power of the probabilities before labels are judged; measured in docs/label_issues.md
 
 
 class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -249,17 +248,19 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return list(splitter.split(np.zeros(len(given)), given))
 
     def _judge(self, probabilities: Tensor, given: Tensor, mask: Mask | None, features: Tensor) -> None:
-        """All that is said about the labels."""
-        sure = quality.sharpen(probabilities, _SHARPNESS)
-        transitions = quality.transition_matrix(sure, given)
-        beliefs = quality.true_class(sure, given, transitions)
-        right = beliefs.gather(1, given[:, None]).squeeze(1)
+        """All that is said about the labels; trusted ones are right."""
         free = torch.ones(len(given), dtype=torch.bool) if mask is None else ~torch.from_numpy(mask)
-        right[~free] = 1.0
-        self.transition_matrix_ = transitions.numpy()
-        self.threshold_ = quality.threshold(right[free], self.precision)
+        if not free.any():
+            free = ~free  # nothing to judge: as if nothing was trusted
+        verdict = quality.judge(probabilities[free], given[free])
+        right = torch.ones(len(given), dtype=torch.float64)
+        right[free] = verdict.label_quality
+        beliefs = torch.nn.functional.one_hot(given, len(self.classes_)).double()
+        beliefs[free] = verdict.beliefs
+        self.transition_matrix_ = verdict.transitions.numpy()
+        self.noise_rate_, self.noise_rate_interval_ = verdict.noise_rate, verdict.noise_interval
+        self.threshold_ = quality.threshold(verdict.label_quality, self.precision)
         self.label_quality_ = right.numpy()
-        self.noise_rate_, self.noise_rate_interval_ = quality.noise_rate(right[free], probabilities[free], given[free])
         self.outlier_score_ = quality.outlier_score(features, beliefs.argmax(1)).numpy()
         issues = right < self.threshold_
         # for an issue, the best class but the given one, which may still be ahead of each of the others
