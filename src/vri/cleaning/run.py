@@ -35,7 +35,7 @@ class CleanOptions:
 
     Attributes:
         confidence: probability from which on a suggested label goes into corrected.csv.
-        cross_fit: number of networks, each scoring samples it was not trained on; 0 scores by one network.
+        cross_fit: number of further networks, each scoring samples it was not trained on; 0 scores by one network.
         epochs: passes through the data; chosen by its size where None.
         seed: of all that is random.
         device: auto, cpu, cuda or another name of torch.
@@ -43,7 +43,7 @@ class CleanOptions:
     """
 
     confidence: float = 0.9
-    cross_fit: int = 5
+    cross_fit: int = 0
     epochs: int | None = None
     seed: int = 0
     device: str = "auto"
@@ -128,30 +128,34 @@ def _train(
     tell(f"training{f' with {options.cross_fit}-fold cross-fitting' if options.cross_fit else ''}")
     model = classifier("vri", "vri", options.cross_fit or None)
     model.fit(X, given, trusted=trusted)
-    before = after = None
-    accuracy_on = "not measured: that takes --cross-fit 2 or more"
     if options.cross_fit:
         held = model.fold_ == 0
-        tell("training plainly on the given labels, to compare")
-        plain = classifier("cross-entropy", "plain", None).fit(X[~held], given[~held])
-        enough = trusted is not None and int((held & trusted).sum()) >= ENOUGH_TRUSTED
-        scored = held & trusted if trusted is not None and enough else held
-        right = given[scored]
-        before = float(np.mean(plain.predict(X[scored]) == right))
-        after = float(np.mean(model.classes_[model.out_of_sample_proba_[scored].argmax(1)] == right))
-        accuracy_on = (
-            f"{len(right):,} trusted samples held out"
-            if enough
-            else f"{len(right):,} samples held out, against their given labels"
-        )
+        predicted = model.classes_[model.out_of_sample_proba_[held].argmax(1)]
+    else:
+        held = _hold_out(given, options.seed)
+        tell("training once more without a fifth of the samples, to measure accuracy on them")
+        rest = None if trusted is None else trusted[~held]
+        predicted = classifier("vri", "held-out", None).fit(X[~held], given[~held], trusted=rest).predict(X[held])
+    tell("training plainly on the given labels, to compare")
+    plain = classifier("cross-entropy", "plain", None).fit(X[~held], given[~held]).predict(X[held])
+    known = np.zeros(int(held.sum()), bool) if trusted is None else trusted[held]
+    enough = int(known.sum()) >= ENOUGH_TRUSTED
+    scored = known if enough else np.ones(len(known), bool)
+    right = given[held][scored]
+    before, after = float(np.mean(plain[scored] == right)), float(np.mean(predicted[scored] == right))
+    accuracy_on = (
+        f"{len(right):,} trusted samples held out"
+        if enough
+        else f"{len(right):,} samples held out, against their given labels"
+    )
     tell("scoring")
     model.save(out / _CLASSIFIER)
     frame = model.find_label_issues()
     classes = sort_labels(set(source.labels))
     place = {name: number for number, name in enumerate(classes)}
-    known = np.array([place[str(name)] for name in model.classes_])
+    seen = np.array([place[str(name)] for name in model.classes_])
     matrix = np.eye(len(classes))
-    matrix[np.ix_(known, known)] = model.transition_matrix_
+    matrix[np.ix_(seen, seen)] = model.transition_matrix_
 
     def spread(values: Any, empty: Any) -> NDArray[Any]:
         whole = np.full(len(labels), empty)
@@ -175,6 +179,18 @@ def _train(
         accuracy_on=accuracy_on,
         seconds=time.perf_counter() - start,
     )
+
+
+def _hold_out(given: NDArray[Any], seed: int) -> NDArray[np.bool_]:
+    """A fifth of the samples of each class; a class with fewer than five keeps them all."""
+    generator = np.random.default_rng(seed)
+    held = np.zeros(len(given), bool)
+    for name in np.unique(given):
+        members = generator.permutation(np.flatnonzero(given == name))
+        held[members[: len(members) // 5]] = True
+    if not held.any():
+        held[generator.permutation(len(given))[:1]] = True
+    return held
 
 
 def sort_labels(labels: set[str]) -> list[str]:

@@ -27,7 +27,7 @@ _SOURCE = {  # how to read SOURCE
 }
 _SEARCH = {  # how to look for wrong labels
     "confidence": (float, "P", "corrected.csv takes suggestions at least this probable (0.9)"),
-    "cross_fit": (int, "K", "networks that each score samples they were not trained on (5); 0 for none, fast"),
+    "cross_fit": (int, "K", "score samples by K more networks that were not trained on them; 0 for none (0)"),
     "epochs": (int, "N", "passes through the data (chosen by its size)"),
     "seed": (int, "N", "of all that is random (0)"),
     "device": (str, "NAME", "auto, cpu or cuda (auto)"),
