@@ -2,9 +2,9 @@
 
     python benchmarks/estimator.py --out benchmarks/results/estimator.json
 
-50,000 × 512 embeddings (Fashion-MNIST, randomly projected), 10 classes, 40 % flipped labels. Each fit is a process of its
-own, so that peak memory is its own; they take turns. MLPClassifier has the same hidden layers and stops early on held-out
-samples, as ours does; CleanLearning wraps it (five folds, then one more fit on what it thinks is right).
+50,000 × 512 embeddings (Fashion-MNIST, randomly projected), 10 classes, 40 % flipped labels. Each fit is a process of
+its own, so that peak memory is its own; they take turns. MLPClassifier has the same hidden layers and stops early on
+held-out samples, as ours does; CleanLearning wraps it (five folds, then one more fit on what it thinks is right).
 """
 
 import argparse
