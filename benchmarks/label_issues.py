@@ -250,7 +250,8 @@ def table() -> str:
         "posterior "
         "mean of the rectifying vector at the given label, disagreement KL(q(v | x, y) ‖ p(v | x)): without clean "
         "samples the meta networks learn from samples that the classifier itself was sure of, and know nothing that "
-        "it doesn't. Out-of-sample scores (5 folds, one seed of some cases) cost six times as much, and each network sees less "
+        "it doesn't. Out-of-sample scores (5 folds, one seed of some cases) cost six times as much, and each network "
+        "sees less "
         "data.",
         "",
         markdown_table(

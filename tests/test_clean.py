@@ -110,6 +110,8 @@ def arguments(folder: Path, *more: str) -> list[str]:
         "key",
         "--features",
         "x",
+        "--cross-fit",
+        "5",
         "--out",
         str(folder / "out"),
         *more,
@@ -219,19 +221,47 @@ def test_accuracy_is_measured_on_trusted_samples_where_there_are_enough(
     assert (summary["accuracy_before"], summary["accuracy_after"]) == (1.0, 1.0)  # row 0, the first class
 
 
-def test_without_cross_fitting_nothing_is_compared(tmp_path: Path, fake: type[FakeClassifier]) -> None:
-    assert main(arguments(tmp_path, "--cross-fit", "0", "--quiet")) == 0
-    assert [asked["cross_fit"] for asked in fake.asked] == [None]
+def test_without_cross_fitting_a_fifth_is_held_out(tmp_path: Path, fake: type[FakeClassifier]) -> None:
+    assert main(arguments(tmp_path, "--cross-fit", "0", "--trusted", "ok", "--quiet")) == 0
+    state = tmp_path / "out" / "state"
+    assert [(asked["method"], asked["cross_fit"], asked["checkpoint_dir"]) for asked in fake.asked] == [
+        ("vri", None, state / "vri"),
+        ("vri", None, state / "held-out"),
+        ("cross-entropy", None, state / "plain"),
+    ]
+    (_, y, _), (part_x, part_y, part_trusted), (plain_x, plain_y, _) = fake.fitted
+    assert sorted(np.unique(y, return_counts=True)[1] - np.unique(part_y, return_counts=True)[1]) == [1, 1, 1]
+    assert len(part_x) == len(part_trusted) == 9
+    np.testing.assert_array_equal(part_x, plain_x)
+    np.testing.assert_array_equal(part_y, plain_y)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["accuracy_before"] is None
-    assert summary["accuracy_on"] == "not measured: that takes --cross-fit 2 or more"
+    assert summary["accuracy_on"] == "3 samples held out, against their given labels"
+    assert summary["accuracy_before"] == summary["accuracy_after"] == pytest.approx(1 / 3)  # one of each class
 
 
 def test_the_only_sample_of_a_class_is_not_judged(tmp_path: Path, fake: type[FakeClassifier], capsys: Any) -> None:
     path = table(tmp_path)
     path.write_text(path.read_text() + "k12,0.1,no,alone\n")
     out = tmp_path / "out"
-    assert main(["clean", str(path), "--label", "y", "--id", "key", "--features", "x", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "clean",
+                str(path),
+                "--label",
+                "y",
+                "--id",
+                "key",
+                "--features",
+                "x",
+                "--cross-fit",
+                "2",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert "  classes with a single sample, whose label can't be judged: alone\n" in capsys.readouterr().err
     assert all(len(y) == n for (_, y, _), n in zip(fake.fitted, (12, 6), strict=True))
     last = read(out / "label_issues.csv")[-1]
@@ -371,7 +401,7 @@ def digits(folder: Path) -> list[str]:
     wrong = generator.random(200) < 0.2
     y[wrong] = (y[wrong] + 1) % 10
     np.savez(folder / "digits.npz", X=data.data[:200].astype(np.float32), y=y)
-    return ["clean", str(folder / "digits.npz"), "--cross-fit", "2", "--epochs", "3", "--quiet"]
+    return ["clean", str(folder / "digits.npz"), "--cross-fit", "2", "--epochs", "8", "--quiet"]
 
 
 def test_a_stopped_run_goes_on_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -1,6 +1,7 @@
 """`vri clean` as a function: from a source to a list of wrong labels, corrected labels, a classifier and a page."""
 
 import json
+import math
 import platform
 import sys
 import time
@@ -182,14 +183,12 @@ def _train(
 
 
 def _hold_out(given: NDArray[Any], seed: int) -> NDArray[np.bool_]:
-    """A fifth of the samples of each class; a class with fewer than five keeps them all."""
+    """A fifth of the samples of each class, at least one; no class has a single sample."""
     generator = np.random.default_rng(seed)
     held = np.zeros(len(given), bool)
     for name in np.unique(given):
         members = generator.permutation(np.flatnonzero(given == name))
-        held[members[: len(members) // 5]] = True
-    if not held.any():
-        held[generator.permutation(len(given))[:1]] = True
+        held[members[: math.ceil(len(members) / 5)]] = True
     return held
 
 

@@ -129,7 +129,9 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(given) != X.shape[0]:
             raise ValueError(f"X has {X.shape[0]} samples and y {len(given)} labels; expected as many")
         if len(self.classes_) < 2:
-            raise ValueError(f"y has one class, {self.classes_[0]!r}: expected at least 2 classes to tell apart")
+            raise ValueError(
+                f"y has one class, {self.classes_.tolist()[0]!r}: expected at least 2 classes to tell apart"
+            )
         mask = self._usable(as_mask(trusted, len(given)), given)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.remarks_: list[str] = []
@@ -237,7 +239,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         k = self.cross_fit or 2
         smallest = int(np.bincount(given).min())
         if smallest < 2:
-            rare = self.classes_[np.bincount(given).argmin()]
+            rare = self.classes_.tolist()[int(np.bincount(given).argmin())]
             raise ValueError(
                 f"cross_fit={k}: class {rare!r} has one sample, so a fold would have none to learn it from; "
                 "remove the class, or set cross_fit=None"

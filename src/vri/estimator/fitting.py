@@ -19,7 +19,7 @@ from vri.selection import Selection
 from vri.training import train
 
 _STEPS = (1000, 3000)  # least and most steps of a training whose length is not given
-_EPOCHS = (15, 150)
+_EPOCHS = (15, 40)  # the more passes, the more wrong labels are memorised
 _BATCH = (100, 256)
 _ENOUGH_TRUSTED = 100  # trusted samples from which on a part of them can be held out
 _ENOUGH = 200  # samples from which on a part can be held out at all
@@ -45,7 +45,7 @@ class Fitted:
 def schedule(samples: int, epochs: int | None, batch_size: int | None) -> tuple[int, int]:
     """Epochs and batch size for so many training samples, where they are not given."""
     if batch_size is None:
-        batch_size = int(min(max(samples // 50, _BATCH[0]), _BATCH[1], samples))
+        batch_size = int(min(max(samples // 50, _BATCH[0]), _BATCH[1], math.ceil(samples / 3)))
     if epochs is None:
         per_epoch = max(1, samples // batch_size)
         fewest, most = math.ceil(_STEPS[0] / per_epoch), max(1, _STEPS[1] // per_epoch)

@@ -82,6 +82,6 @@ def _project(inputs: Any, seed: int) -> Floats:
     """Directions of the largest variation (truncated SVD, randomised)."""
     from sklearn.utils.extmath import randomized_svd
 
-    components = min(_COMPONENTS, min(inputs.shape) - 1)
+    components = min(_COMPONENTS, max(16, inputs.shape[0] // 8), min(inputs.shape) - 1)  # few for few samples
     _, _, directions = randomized_svd(inputs, n_components=max(components, 1), n_iter=4, random_state=seed)
     return np.ascontiguousarray(directions.T, dtype=np.float32)
