@@ -34,6 +34,8 @@ from vri.report.pages import markdown_table, replace_block
 FOLDER = Path(__file__).parent / "results" / "label_issues"
 PAGE = Path(__file__).parent.parent / "docs" / "label_issues.md"
 GRID = ((0.02, 5e-3), (0.05, 5e-4))  # of cross-entropy: learning rate, weight decay
+OPEN = ("digits", "fashion-mnist")
+OPEN_COLUMNS = ("auroc", "named", "precision", "recall", "auroc_of_quality")
 CLEANLAB = ("self_confidence", "normalized_margin")
 PIECES = (
     "vri",
@@ -163,6 +165,27 @@ def measure(case: Case, seed: int, folded: bool) -> dict[str, Any]:
 
 def estimate_noise(joint: NDArray[Any]) -> float:
     return 1.0 - float(np.trace(joint)) / float(joint.sum())
+
+
+def open_set(dataset: str, seed: int) -> dict[str, Any]:
+    """Images of the last two classes among the first eight, with labels at random: a sixth of all."""
+    images = data.load(dataset)
+    generator = np.random.default_rng(seed)
+    x, y = images.train_x.float().flatten(1).numpy() / 255, images.train_y.numpy()
+    known = generator.permutation(np.flatnonzero(y < 8))[:5000]
+    strange = generator.permutation(np.flatnonzero(y >= 8))[: len(known) // 5]
+    rows = generator.permutation(np.concatenate([known, strange]))
+    outside = y[rows] >= 8
+    labels = np.where(outside, generator.integers(0, 8, len(rows)), y[rows])
+    clf = VRIClassifier(random_state=seed).fit(x[rows], labels)
+    named = clf.outlier_score_ > 0.5
+    return {
+        "auroc": float(roc_auc_score(outside, clf.outlier_score_)),
+        "named": float(named.mean()),
+        "precision": float(outside[named].mean()) if named.any() else None,
+        "recall": float(named[outside].mean()),
+        "auroc_of_quality": float(roc_auc_score(outside, -clf.label_quality_)),
+    }
 
 
 def make_features(run: Path, path: Path) -> None:
@@ -298,6 +321,25 @@ def table() -> str:
             ],
         ),
     ]
+    open_sets = {
+        name: [json.loads(p.read_text()) for p in sorted((FOLDER / "open_set").glob(f"{name}-*.json"))] for name in OPEN
+    }
+    lines += [
+        "",
+        "## Samples of no class",
+        "",
+        "Images of two classes among those of the other eight, with labels at random, a sixth of all. "
+        "`outlier_score_` tells them from the rest whatever their label; above 0.5 the page says so.",
+        "",
+        markdown_table(
+            ["data", "AUROC", "above 0.5", "of these from outside", "of those from outside", "AUROC of label_quality"],
+            [
+                [name, *(f"{statistics.mean(r[key] for r in rows):.3f}" for key in OPEN_COLUMNS)]
+                for name, rows in open_sets.items()
+                if rows
+            ],
+        ),
+    ]
     return "\n".join(lines)
 
 
@@ -330,5 +372,14 @@ if __name__ == "__main__":
             path.write_text(json.dumps({"case": name, "seed": seed, **result}, indent=1) + "\n")
             shown = {k: round(v["ap"], 3) for k, v in result["scores"].items()}
             print(name, seed, shown, f"{time.monotonic() - start:.0f} s", flush=True)
+    for seed in range(options.seeds):
+        for dataset in OPEN:
+            path = FOLDER / "open_set" / f"{dataset}-{seed}.json"
+            path.parent.mkdir(exist_ok=True)
+            if not path.exists() and options.only in dataset:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    path.write_text(json.dumps(open_set(dataset, seed), indent=1) + "\n")
+                print("open set", dataset, seed, path.read_text().replace("\n", " "), flush=True)
     if options.table:
         replace_block(PAGE, "label_issues", table(), "How well wrong labels are found")

@@ -1,5 +1,7 @@
 """What a classifier tells about the labels."""
 
+import math
+
 import pytest
 import torch
 
@@ -123,15 +125,8 @@ def test_wrong_labels_are_judged_so() -> None:
     )
 
 
-def test_samples_far_from_their_class_are_outliers() -> None:
-    generator = torch.Generator().manual_seed(0)
-    classes = torch.arange(900) % 3
-    features = torch.randn(900, 5, generator=generator) + 4 * torch.eye(5)[classes]
-    features[:9] = 12 * torch.randn(9, 5, generator=generator)
-    score = outlier_score(features, classes)
-    assert ((score >= 0) & (score <= 1)).all()
-    assert float((score[:9] > 0.5).double().mean()) > 0.8
-    assert float((score[9:] > 0.5).double().mean()) < 0.01
-    # a constant feature, and a class with one sample, do no harm
-    odd = torch.cat([features, torch.ones(900, 1)], 1)
-    assert outlier_score(odd, torch.cat([classes[:-1], torch.tensor([7])])).isfinite().all()
+def test_outliers_look_like_many_classes() -> None:
+    one, two, all_alike = [1.0] + [0.0] * 9, [0.5, 0.5] + [0.0] * 8, [0.1] * 10
+    score = outlier_score(torch.tensor([one, two, all_alike], dtype=torch.float64))
+    expected = torch.tensor([0, (math.log(2) / math.log(10)) ** 2, 1], dtype=torch.float64)
+    torch.testing.assert_close(score, expected)

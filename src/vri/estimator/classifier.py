@@ -70,7 +70,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         noise_rate_: estimated share of wrong labels among those that are not trusted.
         noise_rate_interval_: low and high end of it.
         threshold_: labels of a quality below it are named as issues.
-        outlier_score_: (n,) from 0 to 1; above 0.5 a sample is far from every class.
+        outlier_score_: (n,) from 0 to 1; above 0.5 a sample looks like no class, or like many.
         evidence_: what VRI knows about each label, (n,) each: `probability` of the given label, `trust` that the
             posterior of the rectifying vector has in it, and `disagreement`, KL(q(v | x, y) ‖ p(v | x)).
         fold_, out_of_sample_proba_: with `cross_fit`, which fold a sample was in, and its probabilities (n, c).
@@ -148,7 +148,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.evidence_ = {"probability": logits.softmax(1).gather(1, labels[:, None]).squeeze(1).numpy()}
         if isinstance(fitted.method, VRI):
             self.evidence_ |= _rectification(fitted.method, features, labels)
-        self._judge(probabilities, labels, mask, features)
+        self._judge(probabilities, labels, mask)
         self._given = given
         return self
 
@@ -249,7 +249,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             warnings.simplefilter("ignore", UserWarning)
             return list(splitter.split(np.zeros(len(given)), given))
 
-    def _judge(self, probabilities: Tensor, given: Tensor, mask: Mask | None, features: Tensor) -> None:
+    def _judge(self, probabilities: Tensor, given: Tensor, mask: Mask | None) -> None:
         """All that is said about the labels; trusted ones are right."""
         free = torch.ones(len(given), dtype=torch.bool) if mask is None else ~torch.from_numpy(mask)
         if not free.any():
@@ -263,7 +263,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.noise_rate_, self.noise_rate_interval_ = verdict.noise_rate, verdict.noise_interval
         self.threshold_ = quality.threshold(verdict.label_quality, self.precision)
         self.label_quality_ = right.numpy()
-        self.outlier_score_ = quality.outlier_score(features, beliefs.argmax(1)).numpy()
+        self.outlier_score_ = quality.outlier_score(probabilities).numpy()
         issues = right < self.threshold_
         # for an issue, the best class but the given one, which may still be ahead of each of the others
         suggested = torch.where(issues, beliefs.scatter(1, given[:, None], -1.0).argmax(1), beliefs.argmax(1))
