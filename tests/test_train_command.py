@@ -341,9 +341,19 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert list(out.glob("events.out.tfevents.*"))
 
 
+def test_selected_samples_join_clean_ones(tmp_path: Path) -> None:
+    record = run(small(join_selected=True, epochs=3), tmp_path / "a", progress=False)
+    assert record["sizes"]["clean"] > 0
+    assert "selected" in record["epochs"][-1]
+    with pytest.raises(SettingsError, match="join_selected=true with selection='two-phase': expected one of balanced"):
+        resolve(None, {}, ["join_selected=true", "selection=two-phase"])
+
+
 def test_without_clean_samples_the_system_selects_its_own(tmp_path: Path) -> None:
     record = run(small(clean=0, epochs=3, selection="balanced"), tmp_path / "a", progress=False)
     assert "selection_purity" in record["epochs"][-1]
+    with Image.open(tmp_path / "a" / "selection.png") as picture:
+        assert min(picture.size) > 400
     assert record["sizes"]["clean"] == 0
     with pytest.raises(SettingsError, match="method clean-only learns from clean samples, but clean=0"):
         run(small(clean=0, method="clean-only", options={}), tmp_path / "b")

@@ -28,12 +28,14 @@ from vri.files import atomic_write
 from vri.methods import METHODS
 from vri.methods.base import Method
 from vri.progress import Row
+from vri.report.figures import selection_figure
 from vri.selection import Selection, select
 from vri.training import History, train
 
 RECORD = "record.json"
 CLASSIFIER = "classifier.safetensors"
 SPLIT = "split.npz"
+SELECTION = "selection.png"
 _LAST = 10  # epochs of the mean that stands beside the last one
 _FREE = ("device", "workers", "threads", "tensorboard", "checkpoint_every")  # may differ when a run goes on
 
@@ -115,6 +117,10 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
     )
     rows[:] = history  # a killed run may have lost the last row of its record
     save_classifier(method.model, out / CLASSIFIER, sets, settings)
+    chosen = [row for row in rows if row.get("selected") is not None]
+    if chosen:
+        with atomic_write(out / SELECTION) as file:
+            selection_figure(file, chosen, f"selected samples, {settings.dataset}, noise {settings.noise}")
     write(finished=True)
     return record
 

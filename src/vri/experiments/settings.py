@@ -212,6 +212,8 @@ def _mistakes(settings: Settings) -> list[str]:
         wrong.append(f"rate={settings.rate}: expected a share from 0 to 1, such as 0.4 for 40 %")
     if settings.warm_up is not None and settings.warm_up < 0:
         wrong.append(f"warm_up={settings.warm_up}: expected 0 or more")
+    if settings.join_selected and settings.selection == TWO_PHASE:
+        wrong.append(f"join_selected=true with selection='{TWO_PHASE}': expected one of {', '.join(KINDS)}")
     if not settings.mixup >= 0:
         wrong.append(f"mixup={settings.mixup}: expected 0 or more; 0 mixes nothing")
     if not settings.lr > 0:

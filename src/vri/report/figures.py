@@ -78,6 +78,31 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
 
 
+def selection_figure(file: Path | BinaryIO, rows: Sequence[Mapping[str, float | int | None]], title: str) -> None:
+    """How good the samples that stand in for clean ones are, epoch by epoch, as PNG.
+
+    Args:
+        file: to write to.
+        rows: of a history, those with a selection.
+        title: above the picture.
+    """
+    names = {
+        "selection_purity": "right labels among the selected",
+        "selection_balance": "balance of their classes",
+        "selected_share": "share of all samples",
+    }
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained", dpi=130)
+    axes = figure.subplots()
+    for (key, name), colour, style in zip(names.items(), COLOURS[:3], STYLES[1:], strict=False):
+        points = [(row["epoch"], 100 * float(row[key] or 0)) for row in rows if row.get(key) is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=name, color=colour, linestyle=style, marker="o", markersize=3)
+    axes.set(xlabel="epoch", ylabel="%", ylim=(0, 105), title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize=8.5)
+    figure.savefig(file, format="png")
+
+
 def transition_figure(
     file: Path | BinaryIO, matrix: npt.NDArray[np.float64], class_names: Sequence[str], title: str
 ) -> None:
