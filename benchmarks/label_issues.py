@@ -350,18 +350,22 @@ if __name__ == "__main__":
     parser.add_argument("--news", type=Path)
     parser.add_argument("--features", type=Path)
     parser.add_argument("--make-features", type=Path)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="cases with one of these, with commas between, in their names")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.make_features:
         make_features(options.make_features, options.features)
+
+    def wanted(name: str) -> bool:
+        return any(part in name for part in options.only.split(","))
+
     start = time.monotonic()
     FOLDER.mkdir(parents=True, exist_ok=True)
     for seed in range(options.seeds):
         for name in CASES:
             path = FOLDER / f"{name.replace(', ', '-').replace(' ', '-').replace('%', 'percent')}-{seed}.json"
             late = time.monotonic() - start > 60 * options.minutes
-            if path.exists() or late or options.only not in name:
+            if path.exists() or late or not wanted(name):
                 continue
             case = load(name, seed, options.news, options.features)
             if case is None:
@@ -376,7 +380,7 @@ if __name__ == "__main__":
         for dataset in OPEN:
             path = FOLDER / "open_set" / f"{dataset}-{seed}.json"
             path.parent.mkdir(exist_ok=True)
-            if not path.exists() and options.only in dataset:
+            if not path.exists() and wanted(dataset):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     path.write_text(json.dumps(open_set(dataset, seed), indent=1) + "\n")

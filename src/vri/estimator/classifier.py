@@ -71,8 +71,8 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         noise_rate_interval_: low and high end of it.
         threshold_: labels of a quality below it are named as issues.
         outlier_score_: (n,) from 0 to 1; above 0.5 a sample looks like no class, or like many.
-        evidence_: what VRI knows about each label, (n,) each: `probability` of the given label, `trust` that the
-            posterior of the rectifying vector has in it, and `disagreement`, KL(q(v | x, y) ‖ p(v | x)).
+        evidence_: what VRI knows about each label, (n,) each: `probability` of it, on average over the later epochs,
+            `trust` that the posterior of the rectifying vector has in it, and `disagreement`, KL(q(v | x, y) ‖ p(v | x)).
         fold_, out_of_sample_proba_: with `cross_fit`, which fold a sample was in, and its probabilities (n, c).
         history_: rows of numbers, one an epoch.
         remarks_: what was odd, such as a class of which no sample could be chosen.
@@ -138,16 +138,15 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._scaling = Scaling.learn(X, self.module is not None, seed)
         inputs = self._scaling.apply(X)
 
-        fitted = self._train(inputs, given, mask, np.arange(len(given)), seed, "all")
+        everyone = np.arange(len(given))
+        fitted = self._train(inputs, given, mask, everyone, everyone, seed, "all")
         self.module_, self.history_ = fitted.method.model, fitted.history
-        logits, features = self._outputs(inputs, self.module_)
-        probabilities = logits.softmax(1)
+        probabilities, labels = fitted.beliefs, torch.from_numpy(given)
+        self.evidence_ = {"probability": probabilities.gather(1, labels[:, None]).squeeze(1).numpy()}
+        if isinstance(fitted.method, VRI):
+            self.evidence_ |= _rectification(fitted.method, self._outputs(inputs, self.module_)[1], labels)
         if self.cross_fit is not None:
             probabilities = self._cross_fit(inputs, given, mask, seed)
-        labels = torch.from_numpy(given)
-        self.evidence_ = {"probability": logits.softmax(1).gather(1, labels[:, None]).squeeze(1).numpy()}
-        if isinstance(fitted.method, VRI):
-            self.evidence_ |= _rectification(fitted.method, features, labels)
         self._judge(probabilities, labels, mask)
         self._given = given
         return self
@@ -194,7 +193,17 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found: Self = storage.load(cls, Path(path), module)
         return found
 
-    def _train(self, inputs: Tensor, given: Indices, mask: Mask | None, rows: Indices, seed: int, name: str) -> Fitted:
+    def _train(
+        self,
+        inputs: Tensor,
+        given: Indices,
+        mask: Mask | None,
+        rows: Indices,
+        judged: Indices,
+        seed: int,
+        name: str,
+    ) -> Fitted:
+        """Train on some of the samples, to judge others, or the same."""
         part = divide(
             given[rows], None if mask is None else mask[rows], self.validation_fraction, len(self.classes_), seed
         )
@@ -204,6 +213,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             inputs[index],
             torch.from_numpy(given)[index],
             part,
+            inputs[torch.from_numpy(judged)],
             num_classes=len(self.classes_),
             method=self.method,
             options=self.method_options or {},
@@ -229,9 +239,9 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if self.verbose:
                 print(f"fold {number + 1} of {len(folds)}", file=sys.stderr)
             self.fold_[held] = number
-            fitted = self._train(inputs, given, mask, rows, derive_seed(seed, number) % 2**31, f"fold-{number}")
-            logits, _ = self._outputs(inputs[torch.from_numpy(held)], fitted.method.model)
-            found[torch.from_numpy(held)] = logits.softmax(1)
+            own_seed = derive_seed(seed, number) % 2**31
+            fitted = self._train(inputs, given, mask, rows, held, own_seed, f"fold-{number}")
+            found[torch.from_numpy(held)] = fitted.beliefs
         self.out_of_sample_proba_ = found.numpy()
         return found
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vri.best import KeepBest
 from vri.data.batches import Transform
+from vri.estimator.beliefs import Beliefs
 from vri.methods import METHODS, Method
 from vri.run import History
 from vri.selection import Selection
@@ -36,10 +37,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained method, with the weights of its best epoch."""
+    """A trained method, with the weights of its best epoch.
+
+    `beliefs` are the mean probabilities of the judged samples over the later epochs.
+    """
 
     method: Method
     history: History
+    beliefs: Tensor
 
 
 def schedule(samples: int, epochs: int | None, batch_size: int | None) -> tuple[int, int]:
@@ -83,6 +88,7 @@ def fit_network(
     inputs: Tensor,
     labels: Tensor,
     part: Part,
+    judged: Tensor,
     *,
     num_classes: int,
     method: str,
@@ -101,7 +107,7 @@ def fit_network(
 ) -> Fitted:
     """Train, and end with the weights of the best epoch where samples are held out, see `KeepBest`.
 
-    What the user may want to know goes to `remarks`.
+    `judged` are the inputs whose labels are to be judged. What the user may want to know goes to `remarks`.
     """
     model = build().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
@@ -113,6 +119,7 @@ def fit_network(
     clean = None
     if part.clean is not None and (kind.needs_clean or kind.can_select):
         clean = (inputs[part.clean], labels[part.clean])
+    beliefs = Beliefs(model, judged, epochs, transform, None if folder is None else folder / "beliefs.npz")
     history = train(
         trainer,
         (inputs[part.train], labels[part.train]),
@@ -127,10 +134,11 @@ def fit_network(
         progress=progress,
         transform=transform,
         test_transform=transform,
+        on_epoch=beliefs.note,
         on_remark=remarks.append,
     )
     model.eval()
-    return Fitted(trainer, history)
+    return Fitted(trainer, history, beliefs.mean())
 
 
 def _stratified(
