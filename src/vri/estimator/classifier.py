@@ -72,7 +72,8 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         threshold_: labels of a quality below it are named as issues.
         outlier_score_: (n,) from 0 to 1; above 0.5 a sample looks like no class, or like many.
         evidence_: what VRI knows about each label, (n,) each: `probability` of it, on average over the later epochs,
-            `trust` that the posterior of the rectifying vector has in it, and `disagreement`, KL(q(v | x, y) ‖ p(v | x)).
+            `trust` that the posterior of the rectifying vector has in it, and `disagreement`, which is
+            KL(q(v | x, y) ‖ p(v | x)).
         fold_, out_of_sample_proba_: with `cross_fit`, which fold a sample was in, and its probabilities (n, c).
         history_: rows of numbers, one an epoch.
         remarks_: what was odd, such as a class of which no sample could be chosen.
