@@ -163,8 +163,8 @@ def table() -> str:
         "",
         "digits: 1,000 noisy + 100 clean samples, 70 epochs; Fashion-MNIST: 10,000 noisy + 1,000 clean, 10 epochs; "
         "MLP, batches of 100. Test accuracy in % of the last epoch, mean ± sd over 3 seeds; learning rate and weight "
-        f"decay of every method chosen from {', '.join(map(str, GRID))} on the validation split of the first seed, for each "
-        "column. Seconds: mean of a run over all columns (runs share a machine: a rough guide).",
+        f"decay of every method chosen from {', '.join(map(str, GRID))} on the validation split of the first seed, for "
+        "each column. Seconds: mean of a run over all columns (runs share a machine: a rough guide).",
     ]
     for group, rows in GROUPS.items():
         lines += _group(found, group, list(rows), list(PLACES), group)

@@ -59,9 +59,7 @@ CASES = [
 
 FOLDED = (  # out-of-sample scores of VRI are slow: one seed of these
     *(f"digits, {kind}" for kind in SYNTHETIC),
-    "fashion-mnist, flip",
     "cifar10n features, worse",
-    "noisy ag-news, human",
 )
 
 Case = tuple[Any, NDArray[np.int64], NDArray[np.int64]]  # inputs, given labels, true labels

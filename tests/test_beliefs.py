@@ -20,12 +20,12 @@ INPUTS = torch.tensor([[1.0], [-2.0], [3.0]])
 
 def test_mean_over_the_later_epochs(tmp_path: Path) -> None:
     model = nn.Linear(1, 2, bias=False)
-    beliefs = Beliefs(model, INPUTS, 8, None, tmp_path / "b.npz")
+    beliefs = Beliefs(model, INPUTS, 20, None, tmp_path / "b.npz")
     seen = []
-    for epoch in range(1, 9):
+    for epoch in range(1, 21):
         now = at_epoch(model, epoch)
         beliefs.note({"epoch": epoch})
-        if epoch > 2:  # a quarter does not count
+        if epoch > 2:  # a tenth does not count
             seen.append(now)
     torch.testing.assert_close(beliefs.mean(), torch.stack(seen).mean(0), atol=1e-6, rtol=0)
     assert model.training  # as it was

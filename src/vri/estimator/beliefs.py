@@ -11,7 +11,7 @@ from vri.evaluation import predict
 from vri.files import atomic_write
 from vri.progress import Row
 
-_SKIPPED = 4  # one of so many epochs, the first ones, has not learned enough to count
+_SKIPPED = 10  # one of so many epochs, the first ones, has not learned enough to count
 
 
 class Beliefs:
