@@ -205,15 +205,16 @@ def test_code_blocks_are_found() -> None:
     assert code_blocks(text) == [(3, "x = 1\n"), (14, "y = 2\nz\n")]
 
 
-def test_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = code_blocks((ROOT / "README.md").read_text())
+@pytest.mark.parametrize("page", ["README.md", "docs/classifier.md"])
+def test_code_of_pages_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = code_blocks((ROOT / page).read_text())
     assert blocks
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "readme"}
+    namespace: dict[str, object] = {"__name__": "page"}
     with torch.random.fork_rng(devices=[]):
         for line, block in blocks:
-            padded = "\n" * (line - 1) + block  # so that a traceback points into the README
-            exec(compile(padded, str(ROOT / "README.md"), "exec"), namespace)
+            padded = "\n" * (line - 1) + block  # so that a traceback points into the page
+            exec(compile(padded, str(ROOT / page), "exec"), namespace)
 
 
 # the defaults are those of the search
