@@ -21,7 +21,7 @@ from vri import VRIClassifier
 from vri.estimator import fitting
 from vri.methods import VRI
 
-QUICK = {"epochs": 4, "batch_size": 50, "random_state": 0}
+QUICK = {"epochs": 4, "batch_size": 50, "random_state": 0, "method_options": {"hidden": (32,)}}
 
 
 @pytest.fixture(scope="module")

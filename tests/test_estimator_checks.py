@@ -4,7 +4,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from vri import VRIClassifier
 
+SMALL = {"hidden": (32,), "method_options": {"hidden": (32,)}}  # of the meta networks: the checks fit it 150 times
 
-@parametrize_with_checks([VRIClassifier(epochs=20, batch_size=50, random_state=0)])
+
+@parametrize_with_checks([VRIClassifier(epochs=20, batch_size=50, random_state=0, **SMALL)])
 def test_scikit_learn(estimator, check):
     check(estimator)
