@@ -4,7 +4,8 @@
     python benchmarks/collapse.py --table         # docs/results.md, its picture and CSV
 
 Fashion-MNIST, 10,000 noisy + 1,000 clean images, MLP, 20 epochs, k = 1, 2 and 5 draws, 3 seeds; with our bound on the
-log-variance, and with the free posterior of the paper's code. Each run has a small file in benchmarks/results/collapse/.
+log-variance, and with the free posterior of the paper's code. Each run has a small file in
+benchmarks/results/collapse/.
 """
 
 import argparse
@@ -86,8 +87,8 @@ def table() -> str:
         "## Does the variance collapse?",
         "",
         "Written by `python benchmarks/collapse.py --table`; the runs by `python benchmarks/collapse.py --jobs 2`. "
-        "Fashion-MNIST with 70 % uniform noise, 10,000 noisy + 1,000 clean images, MLP, 20 epochs, 3 seeds. Variance is "
-        "‖σ²‖/√c of the posterior, on average over an epoch: 1 for a standard Gaussian.",
+        "Fashion-MNIST with 70 % uniform noise, 10,000 noisy + 1,000 clean images, MLP, 20 epochs, 3 seeds. Variance "
+        "is ‖σ²‖/√c of the posterior, on average over an epoch: 1 for a standard Gaussian.",
         "",
         markdown_table(
             ["posterior", "method", "k", "variance, first epoch", "variance, last epoch", "test accuracy (%)"], body
