@@ -105,6 +105,18 @@ def test_cross_fitting_scores_each_label_by_a_network_without_it(blobs):
     assert np.abs(alone.out_of_sample_proba_[rows] - clf.out_of_sample_proba_[rows]).max() > 0
 
 
+def test_all_labels_trusted_and_a_class_trusted_in_one_fold_only(blobs):
+    x, noisy, _ = blobs
+    everything = VRIClassifier(**QUICK).fit(x, noisy, trusted=np.ones(len(x), bool))
+    assert (everything.label_quality_ == 1).all()
+    assert not everything.find_label_issues().is_label_issue.any()
+    few = np.zeros(len(x), bool)
+    for k in range(4):
+        few[np.flatnonzero(noisy == k)[0]] = True
+    found = VRIClassifier(cross_fit=2, **QUICK).fit(x, noisy, trusted=few).find_label_issues()
+    assert (found.label_quality[few] == 1).all()
+
+
 @pytest.mark.parametrize(
     "convert",
     [

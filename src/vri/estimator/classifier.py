@@ -205,9 +205,10 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         name: str,
     ) -> Fitted:
         """Train on some of the samples, to judge others, or the same."""
-        part = divide(
-            given[rows], None if mask is None else mask[rows], self.validation_fraction, len(self.classes_), seed
-        )
+        known = None if mask is None else mask[rows]
+        if known is not None and len(np.unique(given[rows][known])) < len(self.classes_):
+            known = None  # a class whose trusted samples are all in the fold that is left out
+        part = divide(given[rows], known, self.validation_fraction, len(self.classes_), seed)
         index = torch.from_numpy(rows)
         return fit_network(
             lambda: self._build(inputs, seed),
@@ -263,13 +264,13 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _judge(self, probabilities: Tensor, given: Tensor, mask: Mask | None) -> None:
         """All that is said about the labels; trusted ones are right."""
         free = torch.ones(len(given), dtype=torch.bool) if mask is None else ~torch.from_numpy(mask)
-        if not free.any():
-            free = ~free  # nothing to judge: as if nothing was trusted
-        verdict = quality.judge(probabilities[free], given[free])
+        judged = free if free.any() else ~free  # where all are trusted, there is still a matrix to estimate
+        verdict = quality.judge(probabilities[judged], given[judged])
         right = torch.ones(len(given), dtype=torch.float64)
-        right[free] = verdict.label_quality
+        right[judged] = verdict.label_quality
+        right[~free] = 1.0
         beliefs = torch.nn.functional.one_hot(given, len(self.classes_)).double()
-        beliefs[free] = verdict.beliefs
+        beliefs[free] = verdict.beliefs[free[judged]]
         self.transition_matrix_ = verdict.transitions.numpy()
         self.noise_rate_, self.noise_rate_interval_ = verdict.noise_rate, verdict.noise_interval
         self.threshold_ = quality.threshold(verdict.label_quality, self.precision)
