@@ -96,7 +96,8 @@ def table() -> str:
     lines += [
         "",
         "Test accuracy in %. Memorised: of the wrongly labelled training images, those that are predicted as their "
-        "wrong label in the end. Clean-only never sees the noisy labels, so it has one row for both.",
+        "wrong label in the end. Clean-only never sees the noisy labels, so it has one row for both. Seconds are no "
+        "comparison: the runs shared the machine with others, most of them on one thread; `vri bench` measures speed.",
         "",
         "![test accuracy by epoch](results-cifar10.png)",
         "",
@@ -122,15 +123,16 @@ def draw() -> None:
                 label = LABELS[dataset, noise]
                 writer.writerows([label, method, r["settings"]["seed"], epoch, score] for epoch, score in rows)
     figure = Figure(figsize=(10, 4.2), layout="constrained", dpi=110)
-    for axes, (place, label) in zip(figure.subplots(1, len(LABELS), sharey=True), LABELS.items(), strict=True):
+    panels = figure.subplots(1, len(LABELS), sharey=True)
+    for axes, (place, label) in zip(panels, LABELS.items(), strict=True):
         curves = {
             m: np.array([[e["test_accuracy"] for e in r["epochs"]] for r in found[(*place, m)]])
             for m in METHODS
             if (*place, m) in found
         }
         accuracy_curves(axes, curves, colours(list(METHODS)))
-        axes.set_title(f"CIFAR-10, {label}")
-    axes.legend(loc="lower right", frameon=False)
+        axes.set_title(label if "CIFAR" in label else f"CIFAR-10, {label}")
+    panels[0].legend(loc="lower right", frameon=False)
     figure.savefig(DOCS / "results-cifar10.png")
 
 
