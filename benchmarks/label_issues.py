@@ -324,8 +324,8 @@ def table() -> str:
         "**Where it fails.** The CIFAR-10N features are those of a ResNet-32 that is right on 59 % of new images: a "
         "classifier on them takes its own errors for wrong labels, names far too many and overestimates the noise, as "
         "cleanlab does with it. Human labels of news are wrong where the texts themselves mislead: the classifier "
-        "learns the same mistakes, the ranking is still good, but the estimate of the noise is far too low. Look at the page "
-        "before believing the number; some trusted labels help.",
+        "learns the same mistakes, the ranking is still good, but the estimate of the noise is far too low. Look at "
+        "the page before believing the number; some trusted labels help.",
     ]
     open_sets = {
         name: [json.loads(p.read_text()) for p in sorted((FOLDER / "open_set").glob(f"{name}-*.json"))] for name in OPEN
