@@ -1,6 +1,7 @@
 """Checkpoints: whole, plain, of this run; and kept when training diverges or is interrupted."""
 
 import errno
+import json
 import math
 import os
 import signal
@@ -57,28 +58,142 @@ def test_other_model_is_refused(tmp_path: Path) -> None:
         fit(CrossEntropy(net, CLASSES, torch.optim.SGD(net.parameters(), lr=0.1)), out=tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["cut", "byte", "empty", "text", "code"])
-def test_damaged_checkpoint(damage: str, tmp_path: Path) -> None:
-    fit(cross_entropy(), out=tmp_path)
-    path = tmp_path / "checkpoint.pt"
+def damage(path: Path, how: str) -> None:
     content = bytearray(path.read_bytes())
-    weights = load_checkpoint(path)["method"]["model"]["0.weight"].numpy().tobytes()
-    if damage == "cut":
+    if how == "cut":
         path.write_bytes(content[: len(content) // 2])
-    elif damage == "byte":
+    elif how == "byte":
+        weights = load_checkpoint(path)["method"]["model"]["0.weight"].numpy().tobytes()
         content[content.index(weights) + 5] ^= 1  # torch.load alone would not notice
         path.write_bytes(content)
-    elif damage == "code":
+    elif how == "code":
         torch.save({"format": 1, "settings": print}, path)
     else:
-        path.write_bytes(b"" if damage == "empty" else b"not a checkpoint")
+        path.write_bytes(b"" if how == "empty" else b"not a checkpoint")
+
+
+@pytest.mark.parametrize("how", ["cut", "byte", "empty", "text", "code"])
+def test_damaged_checkpoint(how: str, tmp_path: Path) -> None:
+    fit(cross_entropy(), out=tmp_path)
+    path, before = tmp_path / "checkpoint.pt", tmp_path / "checkpoint.previous.pt"
+    damage(path, how)
+    before.unlink()
     with pytest.raises(CheckpointError) as caught:
         fit(cross_entropy(), out=tmp_path)
-    assert str(caught.value) == (
-        f"the checkpoint {path} is damaged: expected a whole file; delete it, or pass resume=False, to start anew"
-    )
-    assert caught.value.__suppress_context__
+    fix = "damaged: expected a whole file; delete it, or pass resume=False, to start anew"
+    assert str(caught.value) == f"the checkpoint {path} is {fix}"
+    before.write_bytes(b"")
+    with pytest.raises(CheckpointError) as caught:
+        fit(cross_entropy(), out=tmp_path)
+    assert str(caught.value) == f"the checkpoint {path} and the one before it are {fix}"
     fit(cross_entropy(), out=tmp_path, resume=False)
+    assert load_checkpoint(path)["step"] == 8
+
+
+@pytest.mark.parametrize("how", ["cut", "byte", "code"])
+def test_damaged_checkpoint_gives_way_to_the_one_before(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = cross_entropy()
+    history = fit(whole, out=tmp_path)
+    path, before = tmp_path / "checkpoint.pt", tmp_path / "checkpoint.previous.pt"
+    assert load_checkpoint(before)["step"] == 4
+    damage(path, how)
+    capsys.readouterr()
+    resumed = cross_entropy()
+    again = fit(resumed, out=tmp_path)
+    assert capsys.readouterr().err == f"the checkpoint {path} is damaged; the one before it is used, {before}\n"
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[key])
+    untimed = [[{k: v for k, v in row.items() if k != "seconds"} for row in rows] for rows in (history, again)]
+    assert untimed[0] == untimed[1]
+    lines = (tmp_path / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == again  # the row that was ahead was cut off, then came again
+    assert [load_checkpoint(each)["step"] for each in (before, path)] == [4, 8]
+
+
+def test_a_damaged_checkpoint_never_takes_the_place_of_the_good_one(tmp_path: Path) -> None:
+    path, before = tmp_path / "checkpoint.pt", tmp_path / "checkpoint.previous.pt"
+    save_checkpoint(path, {"step": 1})
+    save_checkpoint(path, {"step": 2})
+    path.write_bytes(path.read_bytes()[:-1])
+    assert load_checkpoint(path) == {"step": 1}
+    assert not before.exists()
+    save_checkpoint(path, {"step": 3})
+    assert (load_checkpoint(before), load_checkpoint(path)) == ({"step": 1}, {"step": 3})
+
+
+def test_every_changed_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"weights": torch.arange(4.0)})
+    content = path.read_bytes()
+    unnoticed = []
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 0x10
+        for damaged in (changed, content[:place]):
+            path.write_bytes(damaged)
+            try:
+                load_checkpoint(path)
+                unnoticed.append((place, len(damaged)))
+            except CheckpointError:
+                pass
+    assert unnoticed == []
+
+
+def test_checkpoint_without_a_checksum_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"format": 1, "weights": torch.arange(4.0)}, path)  # as written before there were checksums
+    assert load_checkpoint(path)["weights"].tolist() == [0, 1, 2, 3]
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.arange(4.0).numpy().tobytes()) + 5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_checkpoint(path)
+
+
+def test_a_new_run_forgets_the_checkpoint_before(tmp_path: Path) -> None:
+    path, before = tmp_path / "checkpoint.pt", tmp_path / "checkpoint.previous.pt"
+    for step in (1, 2):
+        save_checkpoint(path, {"step": step})
+    path.unlink()  # as resume=False does
+    save_checkpoint(path, {"step": 3})
+    assert not before.exists()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_the_checkpoint_is_in_its_place_at_any_moment(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, before = tmp_path / "checkpoint.pt", tmp_path / "checkpoint.previous.pt"
+    replace, seen = os.replace, []
+
+    def watch(a: Path, b: Path) -> None:
+        seen.append(path.exists() and load_checkpoint(path)["step"])
+        replace(a, b)
+        seen.append(load_checkpoint(path)["step"])
+
+    def no_links(*_: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "replace", watch)
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    for step in (1, 2, 3):
+        save_checkpoint(path, {"step": step})
+    assert seen == [False, 1, 1, 1, 1, 2, 2, 2, 2, 3]
+    assert load_checkpoint(before) == {"step": 2}
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.previous.pt", "checkpoint.pt"]
+
+
+def test_killed_between_the_two_names(tmp_path: Path) -> None:
+    """Both names are then of one file, which must not confuse the next write."""
+    path, before = tmp_path / "checkpoint.pt", tmp_path / "checkpoint.previous.pt"
+    save_checkpoint(path, {"step": 1})
+    os.link(path, before)
+    save_checkpoint(path, {"step": 2})
+    assert (load_checkpoint(before), load_checkpoint(path)) == ({"step": 1}, {"step": 2})
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.previous.pt", "checkpoint.pt"]
 
 
 def test_checkpoint_of_another_format(tmp_path: Path) -> None:

@@ -1,6 +1,12 @@
-"""Checkpoints: written whole or not at all, and without any code inside."""
+"""Checkpoints: written whole or not at all, without any code inside, and with the one before kept.
 
+The file is one of `torch.save`, a zip archive, with its own SHA-256 as the comment that such archives may end with.
+"""
+
+import hashlib
 import io
+import os
+import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -14,6 +20,10 @@ from vri.files import atomic_write
 
 FORMAT = 1  # of the file; raised whenever its content changes its meaning
 
+_MARK = b"vri sha256 "
+_COMMENT = len(_MARK) + 64  # bytes
+_CHUNK = 1 << 20
+
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -24,31 +34,37 @@ class CheckpointError(ValueError):
 def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     """Write `state`, plain containers, numbers and tensors, in the place of what was at `path`.
 
-    The file is the old one or the new one at any moment, also across a power failure.
+    The file is the old one or the new one at any moment, also across a power failure; the old one is kept as
+    `previous_checkpoint(path)`.
     """
     _check_plain(dict(state), "state")
     content = io.BytesIO()  # not to the file itself: on a full disk torch.save hides the reason behind another error
     torch.save({"format": FORMAT, **state}, content)
-    with atomic_write(Path(path)) as file:
-        file.write(content.getbuffer())
+    body = content.getbuffer()[:-2]  # the archive ends with the length of its comment, 0 so far
+    path = Path(path)
+    with atomic_write(path, previous_checkpoint(path)) as file:
+        file.write(body)
+        file.write(_COMMENT.to_bytes(2, "little") + _MARK + hashlib.sha256(body).hexdigest().encode())
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read what `save_checkpoint` wrote, with tensors on the CPU; runs no code from the file."""
+    """Read what `save_checkpoint` wrote, with tensors on the CPU; runs no code from the file.
+
+    Where it is damaged, the one before takes its place, which is told on stderr.
+    """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint at {path}")
     fix = "delete it, or pass resume=False, to start anew"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch.load itself doesn't notice a changed byte
-        state = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except Exception:  # torch raises whatever its parser met
-        state = None
+    state, before = _read(path), previous_checkpoint(path)
     if state is None:
-        raise CheckpointError(f"the checkpoint {path} is damaged: expected a whole file; {fix}") from None
+        also = " and the one before it are" if before.exists() else " is"
+        state = _read(before) if before.exists() else None
+        if state is None:
+            raise CheckpointError(f"the checkpoint {path}{also} damaged: expected a whole file; {fix}")
+        # moved, not copied: the next write must not keep the damaged one in the place of the good one
+        os.replace(before, path)
+        print(f"the checkpoint {path} is damaged; the one before it is used, {before}", file=sys.stderr)
     if not isinstance(state, dict) or "format" not in state:
         raise CheckpointError(f"{path} is no checkpoint of vri: it names no format; {fix}")
     if state.pop("format") != FORMAT:
@@ -57,6 +73,40 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             f"version that wrote it; or {fix}"
         )
     return state
+
+
+def previous_checkpoint(path: Path) -> Path:
+    """Where the checkpoint before the one at `path` is kept: checkpoint.previous.pt."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
+def _read(path: Path) -> Any:
+    """What is in a file of `torch.save`, or None if it is not whole."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True) if _is_whole(path) else None
+    except OSError:
+        raise
+    except Exception:  # torch raises whatever its parser met
+        return None
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file is as it was written; `torch.load` itself doesn't notice a changed byte."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - _COMMENT, 0))
+        comment = file.read()
+        if comment.startswith(_MARK):
+            file.seek(0)
+            digest, left = hashlib.sha256(), size - _COMMENT - 2
+            while left > 0 and (chunk := file.read(min(_CHUNK, left))):
+                digest.update(chunk)
+                left -= len(chunk)
+            length = int.from_bytes(file.read(2), "little")
+            return length == _COMMENT and comment == _MARK + digest.hexdigest().encode()
+    with zipfile.ZipFile(path) as archive:  # written before there were checksums: that of each member has to do
+        no_comment = comment.endswith(b"\0\0") and not archive.comment  # nor a place for one
+        return no_comment and archive.testzip() is None
 
 
 def check_settings(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,14 +10,20 @@ from typing import BinaryIO
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is whole and on the disk."""
+def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` once it is whole and on the disk.
+
+    With `previous`, what was at `path` is kept there; where nothing was, what is at `previous` is of another time
+    and goes.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if previous is not None:
+            _keep(path, previous)
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
@@ -31,6 +38,25 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _keep(path: Path, previous: Path) -> None:
+    """Make `previous` what `path` is, which stays in its place all the time."""
+    if not path.exists():
+        previous.unlink(missing_ok=True)
+        return
+    temporary = path.with_name(f".{path.name}.previous.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without links
+            shutil.copyfile(path, temporary)
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+        os.replace(temporary, previous)
+    finally:
+        temporary.unlink(missing_ok=True)  # also after success: to rename a link to its own file does nothing
 
 
 def remove_leftovers(path: Path) -> None:
