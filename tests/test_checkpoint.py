@@ -3,8 +3,10 @@
 import errno
 import json
 import math
+import multiprocessing
 import os
 import signal
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from torch import Tensor, nn
 from loop_helpers import CLASSES, NAN, Recorder, cross_entropy, data, fit, vri
 from vri.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from vri.checks import DivergenceError
+from vri.cli import main
+from vri.files import atomic_write
 from vri.methods import CrossEntropy, Method
 from vri.training import train
 
@@ -348,3 +352,133 @@ def test_interrupt_without_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == (
         "interrupted after step 1 of 8; nothing is saved: pass out= to be able to go on\n"
     )
+
+
+# the command line: SIGTERM, a full disk, a folder that can't be written to
+
+TRAIN = ["train", "--dataset", "digits", "--noise", "flip", "--method", "cross-entropy", "--backbone", "mlp", "--quiet"]
+TRAIN += ["epochs=2", "limit=60", "batch_size=20", "clean=0", "test_limit=20", "tensorboard=false"]
+
+
+def signal_in_step(monkeypatch: pytest.MonkeyPatch, number: signal.Signals, step: int, times: int = 1) -> None:
+    original, count = CrossEntropy.step, 0
+
+    def interrupted(self: CrossEntropy, batch: Any, meta_batch: Any = None) -> dict[str, float]:
+        nonlocal count
+        count += 1
+        if count == step:
+            for _ in range(times):
+                signal.raise_signal(number)
+        return original(self, batch, meta_batch)
+
+    monkeypatch.setattr(CrossEntropy, "step", interrupted)
+
+
+def test_sigterm_saves_like_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert main([*TRAIN, "--out", str(whole)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        signal_in_step(patch, signal.SIGTERM, 5)
+        assert main([*TRAIN, "--out", str(stopped)]) == 143
+    assert capsys.readouterr().err == (
+        f"interrupted after step 5 of 6; {stopped / 'checkpoint.pt'} holds step 5: the same call with resume=True "
+        "goes on from there\n\nstopped; the same command with --resume goes on where it was\n"
+    )
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert main([*TRAIN, "--out", str(stopped), "--resume"]) == 0
+    a, b = (load_checkpoint(folder / "checkpoint.pt")["method"]["model"] for folder in (whole, stopped))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_second_sigterm_stops_inside_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal_in_step(monkeypatch, signal.SIGTERM, 5, times=2)
+    assert main([*TRAIN, "--out", str(tmp_path)]) == 143
+    assert load_checkpoint(tmp_path / "checkpoint.pt")["step"] == 3
+
+
+def test_sigterm_ends_a_background_job_that_ignores_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        signal_in_step(monkeypatch, signal.SIGTERM, 5)
+        assert main([*TRAIN, "--out", str(tmp_path)]) == 143
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert load_checkpoint(tmp_path / "checkpoint.pt")["step"] == 3
+
+
+def test_ctrl_c_still_gives_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal_in_step(monkeypatch, signal.SIGINT, 2)
+    assert main([*TRAIN, "--out", str(tmp_path)]) == 130
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes to signal")
+def test_sigterm_reaches_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait_for(_: Any) -> int:
+        context = multiprocessing.get_context("spawn")
+        workers = [context.Process(target=time.sleep, args=(60,)) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        time.sleep(0.2)
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            for worker in workers:
+                worker.join()  # would take a minute
+        return 0
+
+    monkeypatch.setattr("vri.cli.methods._run", wait_for)
+    start = time.monotonic()
+    assert main(["methods"]) == 143
+    assert time.monotonic() - start < 30
+
+
+def full_disk(patch: pytest.MonkeyPatch, name: str, number: int) -> None:
+    """No file of this name can be written any more."""
+    original = os.replace
+
+    def replace(a: Path, b: Path) -> None:
+        if Path(b).name == name:
+            raise OSError(number, os.strerror(number), str(a), None, str(b))
+        original(a, b)
+
+    patch.setattr(os, "replace", replace)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_a_write_that_fails_is_told_in_one_line(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        full_disk(patch, "checkpoint.pt", number)
+        assert main([*TRAIN, "--out", str(tmp_path)]) == 2
+    path = tmp_path / "checkpoint.pt"
+    kept = f"{path} was not written, what was there before is kept"
+    expected = (
+        f"vri train: the disk is full: {kept}; free some space\n"
+        if number in (errno.ENOSPC, errno.EDQUOT)
+        else f"vri train: {kept} ({os.strerror(number)}); choose another folder, or change its permissions\n"
+    )
+    assert capsys.readouterr().err == expected
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+    assert main([*TRAIN, "--out", str(tmp_path), "--resume"]) == 0
+
+
+def test_a_full_disk_elsewhere_is_told_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", "a/history.jsonl")
+
+    monkeypatch.setattr("vri.cli.methods._run", fail)
+    assert main(["methods"]) == 2
+    assert capsys.readouterr().err == (
+        "vri methods: the disk is full (a/history.jsonl); free some space, then run the same command again: "
+        "what is whole is kept\n"
+    )
+
+
+def test_an_error_of_another_file_is_left_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="No such file"), atomic_write(tmp_path / "a"):
+        (tmp_path / "missing").read_bytes()
+    with pytest.raises(PermissionError, match=r"^\[Errno 13\] no: 'source.jpg'$"), atomic_write(tmp_path / "a"):
+        raise PermissionError(errno.EACCES, "no", "source.jpg")
+    assert os.listdir(tmp_path) == []

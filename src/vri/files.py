@@ -4,9 +4,12 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
@@ -26,11 +29,10 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]
             _keep(path, previous)
         os.replace(temporary, path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            full = OSError(f"the disk is full: {path} was not written, what was there before is kept; free some space")
-            full.errno = errno.ENOSPC
-            raise full from error
+        with suppress(OSError):  # a folder that can't be written to has none, and is not the error to tell of
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary), str(path)):  # not of another file
+            raise _explained(error, path) from None
         raise
     if hasattr(os, "O_DIRECTORY"):  # not on Windows; makes the new name last through a power failure
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -38,6 +40,19 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _explained(error: OSError, path: Path) -> OSError:
+    """An error of a write to `path`, in words where we know some."""
+    kept = f"{path} was not written, what was there before is kept"
+    if error.errno in _FULL:
+        told = OSError(f"the disk is full: {kept}; free some space")
+    elif error.errno in _READ_ONLY:
+        told = PermissionError(f"{kept} ({error.strerror}); choose another folder, or change its permissions")
+    else:
+        return error
+    told.errno = error.errno
+    return told
 
 
 def _keep(path: Path, previous: Path) -> None:

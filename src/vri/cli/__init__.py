@@ -1,8 +1,14 @@
 """The command line: one small file a command, each with a function `add` that describes and runs it."""
 
 import argparse
+import errno
+import multiprocessing
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from vri import __version__
@@ -13,12 +19,18 @@ COMMANDS = (clean, apply, demo, train, methods, data, noise, bench)  # in the or
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 1 for a training that diverged, 2 for a mistake of the caller, 130 for Ctrl-C."""
+    """Run a command; 1 for a training that diverged, 2 for a mistake of the caller, 130 for Ctrl-C, 143 for SIGTERM."""
     options = _parser().parse_args(arguments)
+    with _terminated_like_interrupted() as terminated:
+        code = _run(options)
+    return 143 if code == 130 and terminated.is_set() else code
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         return int(options.run(options))
     except (ValueError, OSError, ImportError) as error:
-        print(f"vri {options.command}: {error}", file=sys.stderr)
+        print(f"vri {options.command}: {_reason(error)}", file=sys.stderr)
         return 2
     except DivergenceError as error:
         print(f"vri {options.command}: {error}", file=sys.stderr)
@@ -27,6 +39,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         again = "the same command" + (" with --resume" if hasattr(options, "resume") and not options.resume else "")
         print(f"\nstopped; {again} goes on where it was", file=sys.stderr)
         return 130
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong; the system's word for a full disk alone would not help."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.strerror is not None:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"the disk is full{where}; free some space, then run the same command again: what is whole is kept"
+    return str(error)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[threading.Event]:
+    """Let SIGTERM, by which schedulers and containers end a process, do what Ctrl-C does; the event tells of it.
+
+    Left alone where the signal is not ours to handle: in another thread, or if somebody has a handler.
+    """
+    terminated = threading.Event()
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield terminated
+        return
+    ours = os.getpid()
+
+    def handle(number: int, frame: Any) -> None:
+        if os.getpid() != ours:  # a fork of ours that has not set its own handler yet
+            os._exit(128 + number)
+        terminated.set()
+        for worker in multiprocessing.active_children():  # Ctrl-C in a terminal reaches them by itself
+            if worker.pid is not None:
+                os.kill(worker.pid, signal.SIGINT)
+        if callable(signal.getsignal(signal.SIGINT)):
+            signal.raise_signal(signal.SIGINT)  # to whoever waits for it: the training loop finishes its step first
+        else:  # ignored, as in a shell's background jobs
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _Intermixed(argparse.ArgumentParser):
