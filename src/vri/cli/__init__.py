@@ -13,9 +13,9 @@ from typing import Any
 
 from vri import __version__
 from vri.checks import DivergenceError
-from vri.cli import apply, bench, clean, data, demo, methods, noise, train
+from vri.cli import apply, bench, clean, data, demo, doctor, methods, noise, reproduce, train
 
-COMMANDS = (clean, apply, demo, train, methods, data, noise, bench)  # in the order of --help
+COMMANDS = (clean, apply, demo, train, methods, data, noise, bench, reproduce, doctor)  # in the order of --help
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
