@@ -8,6 +8,9 @@ where (ż, ḟ) is the derivative of the classifier's outputs along α g. `jvp` 
 `finite_difference` from one more plain forward, and `backprop` differentiates twice through the classifier,
 literally as the paper writes it. The first two work for every loss in which the meta parameters act on the
 outputs of the classifier, sample by sample or not.
+
+On several workers `loss`, `meta_loss` and `penalty` are each worker's share of them, whose sum is that of the whole
+batch; ∇ℓ, g and the meta gradient are summed, and all three ways are as exact as in one process.
 """
 
 import re
@@ -19,6 +22,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
+from vri import parallel
 from vri.classifier import Classifier, Forward, Parameters
 from vri.tangents import Replay
 
@@ -48,6 +52,7 @@ class LookAhead:
     gradient_of: Sequence[str]  # parameters of which g is wanted: those of `rates`, or more
     # added to the meta objective; called after `loss`, so that it may use the graph which `loss` has built
     penalty: Callable[[], Tensor | None] = lambda: None
+    own_meta: bool = False  # whether each worker has meta parameters of its own, so that theirs isn't summed
 
 
 class MetaGradient(NamedTuple):
@@ -104,7 +109,7 @@ def backprop(problem: LookAhead) -> MetaGradient:
     grads = torch.autograd.grad(
         loss, list(theta.values()), create_graph=True, allow_unused=True, materialize_grads=True
     )
-    step = dict(zip(theta, grads, strict=True))
+    step = dict(zip(theta, parallel.totals(grads), strict=True))
     ahead = {n: p - problem.rates[n] * step[n] for n, p in theta.items()}
     # a layer that doesn't look ahead is cut off too, or its gradient would also run through θ̂
     still = [n for n in problem.gradient_of if n not in ahead]
@@ -121,9 +126,10 @@ def backprop(problem: LookAhead) -> MetaGradient:
         materialize_grads=True,
     )
     count = len(problem.meta_parameters)
+    meta, clean = meta_and_clean[:count], meta_and_clean[count:]
     return MetaGradient(
-        list(meta_and_clean[:count]),
-        dict(zip(problem.gradient_of, meta_and_clean[count:], strict=True)),
+        list(meta) if problem.own_meta else parallel.totals(meta),
+        dict(zip(problem.gradient_of, parallel.totals(clean), strict=True)),
         {n: g.detach() for n, g in step.items()},
     )
 
@@ -147,7 +153,7 @@ def _look_ahead(problem: LookAhead) -> tuple[list[Tensor | None], Parameters, Pa
         for n, rate in problem.rates.items()
     }
     wanted = [ahead[n] if n in ahead else problem.classifier.parameters[n] for n in problem.gradient_of]
-    clean = torch.autograd.grad(problem.meta_loss(ahead), wanted, allow_unused=True, materialize_grads=True)
+    clean = parallel.gradients(problem.meta_loss(ahead), wanted)
     return list(output_gradient), step, dict(zip(problem.gradient_of, clean, strict=True))
 
 
@@ -162,8 +168,9 @@ def _through_meta_networks(
     penalty = problem.penalty()
     if penalty is not None:
         terms.append(penalty)
-    grads = torch.autograd.grad(terms, problem.meta_parameters, allow_unused=True, materialize_grads=True)
-    return list(grads)
+    if not problem.own_meta:
+        return parallel.gradients(terms, problem.meta_parameters)
+    return list(torch.autograd.grad(terms, problem.meta_parameters, allow_unused=True, materialize_grads=True))
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vri import parallel
 from vri.checks import Batch, check_finite, unpack
+from vri.parallel import Part
 from vri.randomness import seeded
 from vri.tangents import Convolved, Record
 
@@ -67,9 +69,10 @@ class Classifier:
         by_tensor = {p: float(g["lr"]) for g in self.optimizer.param_groups for p in g["params"]}
         return {name: by_tensor[p] for name, p in self.parameters.items()}
 
-    def unpack(self, batch: Batch, what: str) -> tuple[Any, Tensor]:
-        """Inputs and labels of a batch, checked, where and as the model wants them."""
-        return unpack(batch, what, self.num_classes, self.device, self.dtype)
+    def unpack(self, batch: Batch, what: str) -> tuple[Any, Tensor, Part]:
+        """Inputs and labels of a batch, checked, where and as the model wants them; and its part of the whole batch."""
+        inputs, labels = unpack(batch, what, self.num_classes, self.device, self.dtype)
+        return inputs, labels, parallel.locate(batch, len(labels))
 
     def forward(self, inputs: Any, seed: int, keep: bool = False) -> Forward:
         """The training forward: keeps its graph and moves BatchNorm's buffers.
@@ -96,20 +99,15 @@ class Classifier:
     ) -> Parameters:
         """∇_θ of a loss of the outputs, from its gradient in (logits, features), on the graph of `forward`.
 
-        `keep` retains the graph for one more call.
+        Summed over all workers. `keep` retains the graph for one more call.
         """
         pairs = [
             (out, grad.to(out.dtype))
             for out, grad in zip(forward.outputs, loss_gradient, strict=True)
             if grad is not None
         ]
-        grads = torch.autograd.grad(
-            [out for out, _ in pairs],
-            [self.parameters[name] for name in names],
-            [grad for _, grad in pairs],
-            retain_graph=keep,
-            allow_unused=True,
-            materialize_grads=True,
+        grads = parallel.gradients(
+            [out for out, _ in pairs], [self.parameters[name] for name in names], [grad for _, grad in pairs], keep
         )
         return dict(zip(names, grads, strict=True))
 
@@ -140,7 +138,7 @@ class Classifier:
         enabled = autocast and self.autocast is not None
         try:
             with (
-                seeded(seed, self.device),
+                seeded(parallel.own_seed(seed), self.device),
                 torch.autocast(self.device.type, self.autocast, enabled=enabled)
                 if self.autocast is not None
                 else nullcontext(),

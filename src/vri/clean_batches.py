@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from vri import parallel
 from vri.data.batches import Batches, Data, Transform, derive_seed, length, take
-from vri.evaluation import predict
+from vri.evaluation import predict_part
 from vri.methods.base import Method
 from vri.run import Position
 from vri.selection import Selected, Selection, select
@@ -102,10 +103,11 @@ class SelectedClean:
 
     def _select(self, model: nn.Module) -> Selected:
         workers = self._where.get("num_workers", 0)
-        outputs = list(predict(model, self._train_set, num_workers=workers, transform=self._test_transform))
-        losses = [functional.cross_entropy(logits, labels, reduction="none") for logits, labels in outputs]
+        outputs = list(predict_part(model, self._train_set, num_workers=workers, transform=self._test_transform))
+        losses = torch.cat([functional.cross_entropy(logits, labels, reduction="none") for logits, labels in outputs])
         labels = torch.cat([labels.argmax(1) if labels.ndim > 1 else labels for _, labels in outputs])
-        return select(self.selection, torch.cat(losses), labels, self._method.num_classes, self._true_labels)
+        losses, labels = parallel.gather(losses), parallel.gather(labels)  # so all workers select the same
+        return select(self.selection, losses, labels, self._method.num_classes, self._true_labels)
 
 
 class JoinedClean:
@@ -125,7 +127,13 @@ class JoinedClean:
 
     def draw(self, at: Position) -> Any:
         """The next clean batch, with selected samples behind the clean ones."""
-        return _joined(self._given.draw(at), self._selected.draw(at))
+        given, selected = self._given.draw(at), self._selected.draw(at)
+        both = _joined(given, selected)
+        if not isinstance(given, parallel.PartOfBatch):
+            return both
+        a, b = given.part, selected.part
+        part = parallel.Part(a.start + b.start, a.count + b.count, a.total + b.total)
+        return parallel.PartOfBatch(both, part)
 
     def scores(self, at: Position) -> dict[str, float]:
         """How good the selection of this epoch is."""

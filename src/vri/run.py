@@ -4,13 +4,14 @@ import json
 import math
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vri import checkpoint
+from vri import checkpoint, parallel
 from vri.checks import Batch, DivergenceError
 from vri.files import atomic_write, remove_leftovers
 from vri.methods.base import Method, Metrics
@@ -54,10 +55,9 @@ class Run:
         """Go on from the checkpoint, or make the folder ready for a new run."""
         if self.folder is None:
             return
-        path, history = self.folder / "checkpoint.pt", self.folder / "history.jsonl"
-        if resume and path.exists():
-            state = checkpoint.load_checkpoint(path)
-            checkpoint.check_settings(path, state.get("settings", {}), self.settings)
+        path = self.folder / "checkpoint.pt"
+        state = parallel.on_first(partial(self._read, path, resume))
+        if state is not None:
             try:
                 self.at = Position(**{name: state[name] for name in asdict(self.at)})
                 self.method.load_state_dict(state["method"])
@@ -68,12 +68,7 @@ class Run:
                 ) from None
             self._saved_step = self.at.step
             self._start -= self.at.seconds
-        else:
-            path.unlink(missing_ok=True)
-        for file in (path, history):
-            remove_leftovers(file)
-        with atomic_write(history) as lines:
-            lines.write("".join(json.dumps(row) + "\n" for row in self.at.history).encode())
+        parallel.on_first(partial(self._make_ready, self.folder))
 
     def step(self, batch: Batch, meta_batch: Batch | None, warming_up: bool = False) -> Metrics:
         """One step of the method; its numbers go into the averages of the epoch."""
@@ -113,16 +108,35 @@ class Run:
         self._check_weights()
         if self.folder is None:
             return
+        parallel.on_first(partial(self._write, self.folder))
+        self._saved_step = self.at.step
+
+    def _read(self, path: Path, resume: bool) -> dict[str, Any] | None:
+        """The checkpoint to go on from; if there is to be none, it is deleted."""
+        if not (resume and path.exists()):
+            path.unlink(missing_ok=True)
+            return None
+        state = checkpoint.load_checkpoint(path)
+        checkpoint.check_settings(path, state.get("settings", {}), self.settings)
+        return state
+
+    def _make_ready(self, folder: Path) -> None:
+        history = folder / "history.jsonl"
+        for file in (folder / "checkpoint.pt", history):
+            remove_leftovers(file)
+        with atomic_write(history) as lines:
+            lines.write("".join(json.dumps(row) + "\n" for row in self.at.history).encode())
+
+    def _write(self, folder: Path) -> None:
         self.at.seconds = time.perf_counter() - self._start
         epoch, step_in_epoch = divmod(self.at.step, self.per_epoch)
         where = {"epoch": epoch, "step_in_epoch": step_in_epoch, **asdict(self.at)}
         state = {"settings": self.settings, **where, "method": self.method.state_dict()}
-        checkpoint.save_checkpoint(self.folder / "checkpoint.pt", state)
-        self._saved_step = self.at.step
+        checkpoint.save_checkpoint(folder / "checkpoint.pt", state)
 
     def append(self, row: Row) -> None:
         """Add a row to the file; should it be lost, the checkpoint still has it."""
-        if self.folder is not None:
+        if self.folder is not None and parallel.first():
             with open(self.folder / "history.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from vri import parallel
 from vri.best import KeepBest
 from vri.checks import check_labels, check_meta_labels
 from vri.clean_batches import GivenClean, JoinedClean, SelectedClean
@@ -71,6 +72,9 @@ def train(
     weights, bit by bit, as one never stopped. The optimizer's learning rates and the modes of the model's
     layers are given back as they were.
 
+    After `vri.parallel.start` all workers must call it alike. They train one model: batch sizes are those of all
+    workers together, and the first one writes and reports.
+
     Args:
         method: what to train; built in the same way when a run is to go on.
         train_set: noisy samples: a tuple of tensors (inputs, labels), or a map-style data set of such pairs.
@@ -79,9 +83,9 @@ def train(
         epochs: passes through `train_set`, with those of the warm-up.
         selection: how these samples are selected; `Selection()` if not given. Given together with a meta_set, clean
             batches have selected samples beside the clean ones.
-        mixup: mix noisy samples with each other, and clean ones likewise, with shares from Beta(mixup, mixup);
-            0 mixes nothing. A method is better mixed here than by `Mixup`, which is one of its own.
-        batch_size: noisy samples a step.
+        mixup: mix noisy samples with each other, and clean ones likewise, with shares from Beta(mixup, mixup), within
+            a worker's rows; 0 mixes nothing. A method is better mixed here than by `Mixup`, which is one of its own.
+        batch_size: noisy samples a step, of all workers together.
         meta_batch_size: clean samples a step; as many as noisy ones if not given.
         test_set: evaluated after every epoch.
         validation_set: likewise.
@@ -100,7 +104,7 @@ def train(
         meta_transform: likewise for clean batches; the same as `transform` if not given.
         test_transform: likewise wherever the model is evaluated.
         log_tensorboard: write the rows as TensorBoard events to `out` as well.
-        on_epoch: called with each new row, after it was saved.
+        on_epoch: called with each new row, after it was saved; on the first worker alone.
         on_remark: called with what the user should know, such as a class without a selected sample; printed on
             stderr if not given.
         keep_best: end with the weights of the best epoch on `validation_set`, and stop when it gets clearly worse;
@@ -147,12 +151,13 @@ def train(
 
     device = next(method.model.parameters()).device
     where: dict[str, Any] = {"num_workers": num_workers, "device": device}
-    noisy = Batches(train_set, batch_size, seed=seed, transform=transform, with_index=method.needs_index, **where)
+    divided = {**where, "divide": True}
+    noisy = Batches(train_set, batch_size, seed=seed, transform=transform, with_index=method.needs_index, **divided)
     clean: GivenClean | SelectedClean | JoinedClean | None = None
     all_clean = None
     after = {"transform": meta_transform or transform}
     if meta_set is not None:
-        clean = given = GivenClean(meta_set, meta_batch_size, seed, **after, **where)
+        clean = given = GivenClean(meta_set, meta_batch_size, seed, **after, **divided)
         in_order = Batches(
             meta_set, meta_batch_size, seed=0, shuffle=False, drop_last=False, transform=test_transform, **where
         )
@@ -168,26 +173,29 @@ def train(
             true_labels=true_labels,
             test_transform=test_transform,
             **after,
-            **where,
+            **divided,
         )
         settings |= selected.selection.settings()
         if meta_set is not None:
             clean = JoinedClean(given, selected)
     method.begin_training(noisy.size, all_clean)
-    run = Run(method, epochs * len(noisy), len(noisy), settings, None if out is None else _folder(out))
+    folder = None if out is None else parallel.on_first(partial(_folder, out))
+    run = Run(method, epochs * len(noisy), len(noisy), settings, folder)
 
     with ExitStack() as stack:
         stack.enter_context(_rates_restored(method.optimizer))
         stack.enter_context(modes_restored(method.model))
         run.open(resume)
+        _begin_alike(method)
         writer = None
-        if log_tensorboard and run.folder is not None:
+        if log_tensorboard and run.folder is not None and parallel.first():
             writer = stack.enter_context(tensorboard_writer(run.folder))
-        reporter = stack.enter_context(Reporter(progress, run.total, run.at.step, epochs, writer))
+        reporter = stack.enter_context(Reporter(progress and parallel.first(), run.total, run.at.step, epochs, writer))
         reporter.replay(run.at.history)
-        say = on_remark or reporter.say
+        say = (on_remark or reporter.say) if parallel.first() else _say_nothing
         stop = stack.enter_context(_interrupts_wait())
         noisy_batches = noisy.endless(run.at.step)
+        how: dict[str, Any] = {"num_workers": num_workers, "transform": test_transform, "divide": True}
         method.model.train()
         begun = -1  # the epoch that the method knows of
         remarked: set[str] = set()
@@ -210,10 +218,10 @@ def train(
                 if clean is not None and method.meta_due and not warming_up:
                     meta_batch = clean.draw(run.at)
                 if mixup:
-                    batch = _mixed(batch, method.num_classes, mixup, derive_seed(seed, _MIXUP_STREAM, run.at.step, 0))
+                    seeds = [derive_seed(seed, _MIXUP_STREAM, run.at.step, which) for which in (0, 1)]
+                    batch = _mixed(batch, method.num_classes, mixup, parallel.own_seed(seeds[0]))
                     if meta_batch is not None:
-                        meta_seed = derive_seed(seed, _MIXUP_STREAM, run.at.step, 1)
-                        meta_batch = _mixed(meta_batch, method.num_classes, mixup, meta_seed)
+                        meta_batch = _mixed(meta_batch, method.num_classes, mixup, parallel.own_seed(seeds[1]))
                 reporter.step(run.step(batch, meta_batch, warming_up))
 
                 row = None
@@ -221,25 +229,23 @@ def train(
                     scores: Row = {}
                     for name, data in evaluated.items():
                         if data is not None:
-                            result = evaluate(method.model, data, num_workers=num_workers, transform=test_transform)
+                            result = evaluate(method.model, data, **how)
                             scores |= {f"{name}_{key}": value for key, value in result.items()}
                     if true_labels is not None:
-                        scores |= memorisation(
-                            method.model, train_set, true_labels, num_workers=num_workers, transform=test_transform
-                        )
+                        scores |= memorisation(method.model, train_set, true_labels, **how)
                     if clean is not None and not warming_up:
                         scores |= clean.scores(run.at)
                     row = run.end_epoch(scores)
                     if keep_best is not None and validation_set is not None:
                         keep_best.note(row, method.model, run.at, length(validation_set))
                 due = run.at.step % (checkpoint_every or run.per_epoch) == 0 or run.at.step == run.total
-                stopping = stop.is_set()
+                stopping = parallel.anywhere(stop.is_set())  # then all stop after the same step
                 if due or stopping:
                     run.save()
                 if row is not None:
                     run.append(row)
                     reporter.epoch(row)
-                    if on_epoch is not None:
+                    if on_epoch is not None and parallel.first():
                         on_epoch(dict(row))
                 if stopping:
                     raise KeyboardInterrupt
@@ -296,7 +302,20 @@ def _mixed(batch: Any, num_classes: int, alpha: float, seed: int) -> Any:
     if not isinstance(inputs, Tensor):
         raise TypeError(f"mixup of inputs that are a {type(inputs).__name__}: expected one tensor; pass mixup=0")
     generator = torch.Generator().manual_seed(seed)
-    return (*mix(inputs, labels, num_classes, alpha, generator), *rest)
+    return parallel.like(batch, (*mix(inputs, labels, num_classes, alpha, generator), *rest))
+
+
+def _begin_alike(method: Method) -> None:
+    """Give all workers the networks and the generator of the first."""
+    modules = [part for part in vars(method).values() if isinstance(part, nn.Module)]
+    parallel.copy_from_first(t for m in modules for t in (*m.parameters(), *m.buffers()))
+    generator = getattr(method, "generator", None)
+    if parallel.world() > 1 and isinstance(generator, torch.Generator):
+        generator.set_state(parallel.on_first(generator.get_state))
+
+
+def _say_nothing(text: str) -> None:
+    """For workers whose first one speaks for them."""
 
 
 def _checksum(labels: Tensor | None) -> str | None:

@@ -2,7 +2,9 @@
 
 import random
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, cast
 
@@ -11,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
+from vri import parallel
 from vri.checks import to_device
+from vri.parallel import Part
 from vri.randomness import seeded
 
 # A tuple of tensors (inputs, labels, ...), or anything with a length that gives (inputs, labels) by index.
@@ -29,6 +33,16 @@ def derive_seed(seed: int, *path: int) -> int:
     return int(mixed) >> 1  # torch takes 63 bits anywhere
 
 
+@dataclass(frozen=True)
+class _Place:
+    """One batch: where it stands, and what it has."""
+
+    epoch: int
+    number: int  # in its epoch
+    index: Tensor  # sample numbers
+    part: Part  # of the whole batch, which they are
+
+
 class Batches:
     """Batches (inputs, labels, ...) of a data set, reshuffled every epoch.
 
@@ -41,14 +55,16 @@ class Batches:
             `Subset` of one, or any map-style data set.
         batch_size: samples a batch; a smaller data set is one batch.
         seed: of order and random transforms.
-        drop_last: whether a last, partial batch is left out; by default only if it has a single sample, on
-            which BatchNorm fails.
+        drop_last: whether a last, partial batch is left out; by default only if it has a single sample (divided: a
+            single one for some worker), on which BatchNorm fails.
         shuffle: False keeps the order of the data set.
         num_workers: processes that load a data set which isn't in memory.
         device: where the batches go; by default they stay where the data is.
         transform: applied as ``transform(inputs, seed)`` to the inputs of each batch of a data set in memory,
             on the device, with a seed of its own for each epoch and place in it: a resumed run draws the same.
         with_index: whether each batch ends with the samples' numbers, int64.
+        divide: whether each worker of a parallel training takes only its rows of every batch: a
+            `parallel.PartOfBatch`. `batch_size` is that of all workers together.
     """
 
     def __init__(
@@ -63,6 +79,7 @@ class Batches:
         device: torch.device | None = None,
         transform: Transform | None = None,
         with_index: bool = False,
+        divide: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected 1 or more samples a batch; raise it")
@@ -82,8 +99,15 @@ class Batches:
         self.seed, self.shuffle = seed, shuffle
         self.num_workers, self.device = num_workers, device
         self.transform, self.with_index = transform, with_index
+        self.divide = divide and parallel.world() > 1
+        workers = parallel.world() if divide else 1
+        if self.batch_size < workers:
+            raise ValueError(
+                f"{self.batch_size} samples a batch for {workers} workers: expected at least one for each; raise "
+                "batch_size, give more samples, or start fewer workers"
+            )
         whole, rest = divmod(self.size, self.batch_size)
-        drop = rest == 1 if drop_last is None else drop_last
+        drop = rest < 2 * workers if drop_last is None else drop_last
         self._len = whole + (rest > 0 and not drop)
 
     def __len__(self) -> int:
@@ -98,12 +122,14 @@ class Batches:
         """Epoch after epoch without an end, from batch number `start` of the first epoch on."""
         return self._load(self._indices(*divmod(start, len(self))))
 
-    def _indices(self, first: int, start: int) -> Iterator[tuple[int, int, Tensor]]:
-        """(epoch, place in it, sample numbers) of each batch, endlessly."""
+    def _indices(self, first: int, start: int) -> Iterator[_Place]:
+        """Epoch, place in it and sample numbers of each batch, endlessly."""
         for epoch in count(first):
             order = self.order(epoch)
-            for place in range(start if epoch == first else 0, len(self)):
-                yield epoch, place, order[place * self.batch_size : (place + 1) * self.batch_size]
+            for number in range(start if epoch == first else 0, len(self)):
+                index = order[number * self.batch_size : (number + 1) * self.batch_size]
+                part = parallel.part_of(len(index)) if self.divide else Part(0, len(index), len(index))
+                yield _Place(epoch, number, part.rows(index), part)
 
     def order(self, epoch: int) -> Tensor:
         """Sample numbers in the order of this epoch."""
@@ -112,12 +138,16 @@ class Batches:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
         return torch.randperm(self.size, generator=generator)
 
-    def _load(self, batches: Iterator[tuple[int, int, Tensor]]) -> Iterator[Any]:
+    def _load(self, batches: Iterator[_Place]) -> Iterator[Any]:
         if self._tensors is None:
             return self._load_items(batches)
-        return (self._gather(*batch) for batch in batches)
+        return (self._marked(self._gather(place), place.part) for place in batches)
 
-    def _gather(self, epoch: int, place: int, index: Tensor) -> Any:
+    def _marked(self, batch: Any, part: Part) -> Any:
+        return parallel.PartOfBatch(batch, part) if self.divide else batch
+
+    def _gather(self, place: _Place) -> Any:
+        index = place.index
         batch = _take(self._tensors, index if self._rows is None else self._rows[index])
         if self.with_index:
             batch = (*batch, index)
@@ -125,13 +155,22 @@ class Batches:
             batch = to_device(batch, self.device)
         if self.transform is None:
             return batch
-        return (self.transform(batch[0], derive_seed(self.seed, epoch, _TRANSFORMS, place)), *batch[1:])
+        seed = derive_seed(self.seed, place.epoch, _TRANSFORMS, place.number)
+        if self.divide:
+            seed = parallel.own_seed(seed)
+        return (self.transform(batch[0], seed), *batch[1:])
 
-    def _load_items(self, batches: Iterator[tuple[int, int, Tensor]]) -> Iterator[Any]:
-        keys = ([(i, derive_seed(self.seed, epoch, i)) for i in index.tolist()] for epoch, _, index in batches)
+    def _load_items(self, batches: Iterator[_Place]) -> Iterator[Any]:
+        ahead: deque[Part] = deque()  # of batches that are being loaded
+
+        def keys() -> Iterator[list[tuple[int, int]]]:
+            for place in batches:
+                ahead.append(place.part)
+                yield [(i, derive_seed(self.seed, place.epoch, i)) for i in place.index.tolist()]
+
         loader: DataLoader[Any] = DataLoader(
             SeededItems(self._dataset, self.with_index),
-            batch_sampler=keys,  # any iterable does, an endless one too
+            batch_sampler=keys(),  # any iterable does, an endless one too
             num_workers=self.num_workers,
             collate_fn=default_collate,
             pin_memory=self.device is not None and self.device.type == "cuda",
@@ -139,7 +178,8 @@ class Batches:
             generator=torch.Generator(),  # else the loader draws from the global one
         )
         for batch in loader:
-            yield batch if self.device is None else to_device(batch, self.device)
+            loaded = batch if self.device is None else to_device(batch, self.device)
+            yield self._marked(loaded, ahead.popleft())
 
 
 class SeededItems(Dataset[Any]):

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from vri import objective
+from vri import parallel
 from vri.checks import Batch
 from vri.methods.base import Metrics, accuracy
-from vri.methods.shared import check_options, descend
-from vri.methods.twins import TwoNetworks, disagreement, forget_rate, smallest
+from vri.methods.shared import check_options
+from vri.methods.twins import TwoNetworks, descend_on, disagreement, forget_rate, smallest_of_all
 
 
 class CoTeaching(TwoNetworks):
@@ -61,20 +61,20 @@ class CoTeaching(TwoNetworks):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of each network on the other's small-loss samples."""
-        inputs, labels = self.classifiers[0].unpack(batch, "training")
+        inputs, labels, part = self.classifiers[0].unpack(batch, "training")
         forwards = self.forward(inputs)
         logits = [forward.outputs.logits.detach() for forward in forwards]
-        mine, others = (smallest(F.cross_entropy(z, labels, reduction="none"), self.forget) for z in logits)
+        losses = [F.cross_entropy(z, labels, reduction="none") for z in logits]
+        (mine, of_mine), (others, of_others) = (smallest_of_all(each, self.forget, part) for each in losses)
         first, second = self.classifiers
-        loss = descend(first, forwards[0], lambda z: objective.cross_entropy(z[others], labels[others]))
-        second_loss = descend(second, forwards[1], lambda z: objective.cross_entropy(z[mine], labels[mine]))
-        return {
-            "loss": loss,
-            "second_loss": second_loss,
+        loss = descend_on(others, first, forwards[0], labels, of_others)
+        second_loss = descend_on(mine, second, forwards[1], labels, of_mine)
+        own = {
             "accuracy": accuracy(logits[0], labels),
             "kept": len(mine) / len(labels),
             "disagreement": float(disagreement(forwards).double().mean()),
         }
+        return parallel.sums({"loss": loss, "second_loss": second_loss} | part.of(own))
 
     def settings(self) -> dict[str, Any]:
         """The schedule of R."""

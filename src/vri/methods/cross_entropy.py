@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vri import objective
+from vri import objective, parallel
 from vri.checks import Batch
 from vri.classifier import Classifier
 from vri.methods.base import Method, Metrics, accuracy
@@ -50,14 +50,15 @@ class CrossEntropy(Method):
         self.generator.set_state(state["generator"].cpu())
 
     def _step(self, batch: Batch | None, what: str) -> Metrics:
-        inputs, labels = self.classifier.unpack(batch, what)
+        inputs, labels, part = self.classifier.unpack(batch, what)
         forward = self.classifier.forward(inputs, draw_seed(self.generator))
         leaf = forward.outputs.logits.detach().requires_grad_()
-        loss = objective.cross_entropy(leaf, labels)
+        loss = part.scale(objective.cross_entropy(leaf, labels))
         (output_gradient,) = torch.autograd.grad(loss, leaf)
         names = list(self.classifier.parameters)
         self.classifier.update(self.classifier.gradient(forward, (output_gradient, None), names, keep=False))
-        return {"loss": float(loss.detach()), "accuracy": accuracy(leaf.detach(), labels)}
+        right = accuracy(leaf.detach(), labels)
+        return parallel.sums({"loss": float(loss.detach())} | part.of({"accuracy": right}))
 
 
 class CleanOnly(CrossEntropy):

@@ -1,10 +1,9 @@
 """Decoupling: two networks learn only where they disagree."""
 
-from vri import objective
+from vri import objective, parallel
 from vri.checks import Batch
 from vri.methods.base import Metrics, accuracy
-from vri.methods.shared import descend
-from vri.methods.twins import TwoNetworks, disagreement
+from vri.methods.twins import TwoNetworks, descend_on, disagreement
 
 
 class Decoupling(TwoNetworks):
@@ -20,15 +19,17 @@ class Decoupling(TwoNetworks):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of each network on the samples of disagreement."""
-        inputs, labels = self.classifiers[0].unpack(batch, "training")
+        inputs, labels, part = self.classifiers[0].unpack(batch, "training")
         forwards = self.forward(inputs)
         logits = forwards[0].outputs.logits.detach()
         kept = disagreement(forwards).nonzero().squeeze(1)
-        if len(kept):
+        of_kept = parallel.locate(None, len(kept))
+        if of_kept.total:
             for classifier, forward in zip(self.classifiers, forwards, strict=True):
-                descend(classifier, forward, lambda z: objective.cross_entropy(z[kept], labels[kept]))
-        return {
+                descend_on(kept, classifier, forward, labels, of_kept)
+        own = {
             "loss": float(objective.cross_entropy(logits, labels)),
             "accuracy": accuracy(logits, labels),
             "disagreement": len(kept) / len(labels),
         }
+        return parallel.sums(part.of(own))

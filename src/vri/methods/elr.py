@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vri import objective
+from vri import objective, parallel
 from vri.checks import Batch
 from vri.methods.base import Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
@@ -70,23 +70,25 @@ class ELR(CrossEntropy):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step on cross-entropy and penalty."""
-        inputs, labels = self.classifier.unpack(batch, "training")
+        inputs, labels, part = self.classifier.unpack(batch, "training")
         all_targets, index = self._index(batch)
         forward = self.classifier.forward(inputs, draw_seed(self.generator))
         logits = forward.outputs.logits.detach()
         targets = self.beta * all_targets[index] + (1 - self.beta) * F.softmax(logits, dim=1)  # (n, c)
-        all_targets[index] = targets
+        # other workers will meet these samples in the next epoch
+        all_targets[parallel.gather(index)] = parallel.gather(targets)
         loss = descend(
             self.classifier,
             forward,
             lambda z: objective.cross_entropy(z, labels) + self.weight * early_learning_penalty(z, targets),
+            part,
         )
-        return {
-            "loss": loss,
+        own = {
             "accuracy": accuracy(logits, labels),
             "penalty": float(early_learning_penalty(logits, targets)),
             "target_accuracy": accuracy(targets, labels),
         }
+        return parallel.sums({"loss": loss} | part.of(own))
 
     def settings(self) -> dict[str, Any]:
         """Strength and memory of the penalty."""

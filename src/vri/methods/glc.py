@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vri import objective
-from vri.checks import Batch, check_meta_labels
+from vri import objective, parallel
+from vri.checks import Batch, check_meta_labels, unpack
 from vri.methods.base import Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.shared import check_options, loss_step, one_hot
@@ -140,17 +140,17 @@ class GLC(CrossEntropy):
 
     def _corrected_step(self, batch: Batch, meta_batch: Batch | None, matrix: Tensor) -> Metrics:
         classifier = self.classifier
-        inputs, labels = classifier.unpack(batch, "training")
+        inputs, labels, part = classifier.unpack(batch, "training")
         if meta_batch is None:
             raise ValueError(
                 "this step trains on clean samples too, but meta_batch is None; pass one whenever method.meta_due "
                 "is true"
             )
-        clean_inputs, clean_labels = classifier.unpack(meta_batch, "meta")
+        clean_inputs, clean_labels, clean_part = classifier.unpack(meta_batch, "meta")
         forwards = [classifier.forward(x, draw_seed(self.generator)) for x in (inputs, clean_inputs)]
         noisy_leaf, clean_leaf = (forward.outputs.logits.detach().requires_grad_() for forward in forwards)
-        noisy_loss = corrected_cross_entropy(noisy_leaf, labels, matrix)
-        clean_loss = objective.cross_entropy(clean_leaf, clean_labels)
+        noisy_loss = part.scale(corrected_cross_entropy(noisy_leaf, labels, matrix))
+        clean_loss = clean_part.scale(objective.cross_entropy(clean_leaf, clean_labels))
         loss = self.noisy_share * noisy_loss + (1 - self.noisy_share) * clean_loss
         output_gradients = torch.autograd.grad(loss, (noisy_leaf, clean_leaf))
         names = list(classifier.parameters)
@@ -159,13 +159,17 @@ class GLC(CrossEntropy):
             for forward, gradient in zip(forwards, output_gradients, strict=True)
         )
         classifier.update({name: of_noisy[name] + of_clean[name] for name in names})
-        return {
-            "loss": float(loss.detach()),
-            "accuracy": accuracy(noisy_leaf.detach(), labels),
-            "clean_loss": float(clean_loss.detach()),
-            "clean_accuracy": accuracy(clean_leaf.detach(), clean_labels),
-            "labels_right": float(matrix.diagonal().mean()),  # as estimated
-        }
+        right = accuracy(noisy_leaf.detach(), labels)
+        clean_right = accuracy(clean_leaf.detach(), clean_labels)
+        estimated = {"labels_right": float(matrix.diagonal().mean())}
+        return (
+            parallel.sums(
+                {"loss": float(loss.detach()), "clean_loss": float(clean_loss.detach())}
+                | part.of({"accuracy": right})
+                | clean_part.of({"clean_accuracy": clean_right})
+            )
+            | estimated
+        )
 
     def _correct(self) -> None:
         """Estimate Ĉ and make ready for the second phase."""
@@ -174,6 +178,7 @@ class GLC(CrossEntropy):
         probabilities, labels = self._predict(self._clean_batches())
         check_meta_labels(labels, self.num_classes)
         self.matrix = corruption_matrix(probabilities, labels).to(self.classifier.dtype)
+        parallel.copy_from_first([self.matrix])  # buffers of BatchNorm may differ from worker to worker
         self.noisy_share = self._size / (self._size + len(labels))
         if self._initial is not None:
             self.model.load_state_dict(self._initial["model"])
@@ -188,7 +193,7 @@ class GLC(CrossEntropy):
         self.model.eval()
         try:
             for batch in batches:
-                inputs, labels = self.classifier.unpack(batch, "meta")
+                inputs, labels = unpack(batch, "meta", self.num_classes, self.classifier.device, self.classifier.dtype)
                 with torch.no_grad():
                     logits = self.classifier.at({}, inputs, seed=0, autocast=False).logits
                 probabilities.append(F.softmax(logits.double(), dim=1))

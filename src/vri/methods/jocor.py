@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vri import parallel
 from vri.checks import Batch
 from vri.methods.base import Metrics, accuracy
 from vri.methods.shared import check_options, descend_along
-from vri.methods.twins import TwoNetworks, disagreement, forget_rate, smallest
+from vri.methods.twins import TwoNetworks, disagreement, forget_rate, mean_of, smallest_of_all
 
 
 def joint_loss(first: Tensor, second: Tensor, labels: Tensor, co_weight: float) -> Tensor:
@@ -70,21 +71,21 @@ class JoCoR(TwoNetworks):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of both networks on the samples of small joint loss."""
-        inputs, labels = self.classifiers[0].unpack(batch, "training")
+        inputs, labels, part = self.classifiers[0].unpack(batch, "training")
         forwards = self.forward(inputs)
         leaves = [forward.outputs.logits.detach().requires_grad_() for forward in forwards]
         losses = joint_loss(leaves[0], leaves[1], labels, self.co_weight)  # (n,)
-        kept = smallest(losses.detach(), self.forget)
-        loss = losses[kept].mean()
+        kept, of_kept = smallest_of_all(losses.detach(), self.forget, part)
+        loss = mean_of(losses, kept, of_kept)
         gradients = torch.autograd.grad(loss, leaves)
         for classifier, forward, gradient in zip(self.classifiers, forwards, gradients, strict=True):
             descend_along(classifier, forward, gradient)
-        return {
-            "loss": float(loss.detach()),
+        own = {
             "accuracy": accuracy(leaves[0].detach(), labels),
             "kept": len(kept) / len(labels),
             "disagreement": float(disagreement(forwards).double().mean()),
         }
+        return parallel.sums({"loss": float(loss.detach())} | part.of(own))
 
     def settings(self) -> dict[str, Any]:
         """The schedule of R and λ."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vri import parallel
 from vri.classifier import Outputs
 from vri.methods.base import Metrics
 from vri.methods.meta import MetaMethod, must_be, sample_losses, useless
@@ -26,6 +27,8 @@ class L2RW(MetaMethod):
     """
 
     paper = "Ren et al. 2018, Learning to Reweight Examples for Robust Deep Learning, ICML"
+    sums = True
+    own_meta = True
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class L2RW(MetaMethod):
     def learn(self, gradient: Sequence[Tensor]) -> None:
         """From the gradient in ε to weights that sum to 1."""
         useful = (-gradient[0]).clamp(min=0)
-        total = useful.sum()
+        total = parallel.total(useful.sum())  # of the whole batch
         self.weights = useful / torch.where(total > 0, total, 1)
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Tensor:

@@ -14,12 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vri import objective
+from vri import objective, parallel
 from vri.bilevel import HYPERGRADIENTS, ForwardADMissing, LookAhead, MetaGradient
 from vri.checks import Batch, check_finite
 from vri.classifier import Classifier, Forward, Outputs
 from vri.methods.base import Method, Metrics, accuracy
 from vri.methods.shared import loss_step
+from vri.parallel import Part
 from vri.randomness import draw_seed, seeded
 
 NAN = float("nan")
@@ -61,6 +62,8 @@ class MetaMethod(Method):
     can_select = True
     kl_weight: float | None = None  # λ: the meta networks minimise L_meta(θ̂) + α·λ·KL; None if there is no KL term
     kl_route: str = "objective"  # or "features": KL inside the loss of the look-ahead, and through the features
+    sums: bool = False  # whether `loss` is a sum over samples with weights of the whole batch, instead of a mean
+    own_meta: bool = False  # whether `meta_parameters` belong to the samples of one worker
 
     def __init__(
         self,
@@ -136,11 +139,14 @@ class MetaMethod(Method):
         """What the classifier minimises."""
 
     def draw(self, count: int) -> Any:
-        """Randomness of `correct`, fresh for the look-ahead and for the real update."""
+        """Randomness of `correct` for `count` samples, fresh for the look-ahead and for the real update.
+
+        On several workers all draw the same for the whole batch; of a tensor (..., count, c) each takes its rows.
+        """
         return None
 
     def kl(self, correction: Any) -> Tensor:
-        """KL divergence of the posterior from its prior, for methods with a `kl_weight`."""
+        """KL divergence of the posterior from its prior, mean over the samples; for methods with a `kl_weight`."""
         raise NotImplementedError
 
     def finish(self, correction: Any, labels: Tensor) -> Metrics:
@@ -163,7 +169,7 @@ class MetaMethod(Method):
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One iteration: look ahead, learn to correct, update the classifier. For VRI it is Algorithm 1."""
         # line 3 of Algorithm 1: the batches, checked before anything moves
-        inputs, labels = self.classifier.unpack(batch, "training")
+        inputs, labels, part = self.classifier.unpack(batch, "training")
         due = self.meta_due
         if due and meta_batch is None:
             raise ValueError(
@@ -182,13 +188,13 @@ class MetaMethod(Method):
         if self.kl_weight is not None:
             metrics["kl"] = NAN
         if meta is not None:
-            ahead, metrics = self._meta_step(forward, labels, *meta)
+            ahead, metrics = self._meta_step(forward, labels, part, *meta)
 
         # line 7: θ with the updated networks and fresh draws; the correction carries no gradient
         with torch.no_grad():
-            correction = self.correct(outputs, labels, self.draw(len(labels)))
+            correction = self.correct(outputs, labels, self._draw(part))
         leaf = outputs.logits.requires_grad_()
-        loss = self.loss(leaf, labels, correction)
+        loss = self._share(self.loss(leaf, labels, correction), part)
         if ahead is not None and self.lagged:
             gradient = ahead.step
         else:
@@ -202,21 +208,21 @@ class MetaMethod(Method):
         self.classifier.update(gradient)
         self.steps += 1
 
-        own = self.finish(correction, labels)
-        return metrics | {"loss": float(loss.detach()), "accuracy": accuracy(leaf.detach(), labels)} | own
+        own = {"accuracy": accuracy(leaf.detach(), labels)} | self.finish(correction, labels)
+        return parallel.sums(metrics | {"loss": float(loss.detach())} | part.of(own))
 
     def warm_up(self, batch: Batch) -> Metrics:
         """One step of plain cross-entropy; the meta networks stay as they are."""
         return loss_step(self.classifier, self.generator, batch, objective.cross_entropy)
 
     def _meta_step(
-        self, forward: Forward, labels: Tensor, meta_inputs: Any, meta_labels: Tensor
+        self, forward: Forward, labels: Tensor, part: Part, meta_inputs: Any, meta_labels: Tensor, meta_part: Part
     ) -> tuple[MetaGradient, Metrics]:
         """Update the meta networks: Eq. (eq:theta_step), (eq:phi_update), (eq:omega_update).
 
-        Returns what the look-ahead found, for the real update, and what to report.
+        Returns what the look-ahead found, for the real update, and this worker's share of what to report.
         """
-        drawn, meta_seed = self.draw(len(labels)), draw_seed(self.generator)
+        drawn, meta_seed = self._draw(part), draw_seed(self.generator)
         seen: dict[str, Tensor] = {}
         rates = {n: rate for n, rate in self.classifier.rates.items() if n in self._look_ahead_names}
 
@@ -224,10 +230,10 @@ class MetaMethod(Method):
             through = self.kl_route == "features"
             read = Outputs(logits.detach(), features if through else features.detach())
             correction = self.correct(read, labels, drawn)
-            corrected = self.loss(logits, labels, correction)
+            corrected = self._share(self.loss(logits, labels, correction), part)
             if self.kl_weight is None:
                 return corrected
-            seen["kl"] = self.kl(correction)
+            seen["kl"] = part.scale(self.kl(correction))
             return corrected + self.kl_weight * seen["kl"] if through else corrected
 
         def penalty() -> Tensor | None:  # KL in the objective itself, unless it went through the look-ahead
@@ -240,16 +246,17 @@ class MetaMethod(Method):
             logits = self.classifier.at(theta, meta_inputs, meta_seed).logits
             seen["logits"] = logits.detach()
             check_finite(seen["logits"], "meta logits")
-            seen["loss"] = objective.meta_loss(logits, meta_labels, self.meta_smoothing)
+            seen["loss"] = meta_part.scale(objective.meta_loss(logits, meta_labels, self.meta_smoothing))
             return seen["loss"]
 
         parameters = self.meta_parameters(len(labels))
         gradient_of = list(self.classifier.parameters) if self.clean_weight else list(rates)
         ahead = self._differentiate(
-            LookAhead(self.classifier, forward, loss, meta_loss, rates, parameters, gradient_of, penalty)
+            LookAhead(self.classifier, forward, loss, meta_loss, rates, parameters, gradient_of, penalty, self.own_meta)
         )
         self.learn(ahead.meta)
-        metrics = {"meta_loss": float(seen["loss"].detach()), "meta_accuracy": accuracy(seen["logits"], meta_labels)}
+        right = {"meta_accuracy": accuracy(seen["logits"], meta_labels)}
+        metrics = {"meta_loss": float(seen["loss"].detach())} | meta_part.of(right)
         return ahead, metrics | ({"kl": float(seen["kl"].detach())} if "kl" in seen else {})
 
     def meta_parameters(self, count: int) -> Sequence[Tensor]:
@@ -262,6 +269,14 @@ class MetaMethod(Method):
             parameter.grad = grad
         self.meta_optimizer.step()
         self.meta_optimizer.zero_grad(set_to_none=True)
+
+    def _draw(self, part: Part) -> Any:
+        drawn = self.draw(part.total)
+        return part.rows(drawn, dim=-2) if isinstance(drawn, Tensor) else drawn
+
+    def _share(self, loss: Tensor, part: Part) -> Tensor:
+        """Of the loss of the whole batch, what comes from this worker's samples."""
+        return loss if self.sums else part.scale(loss)
 
     def _differentiate(self, problem: LookAhead) -> MetaGradient:
         try:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vri import objective
+from vri import objective, parallel
 from vri.checks import Batch
 from vri.classifier import Outputs
 from vri.methods.base import Metrics
@@ -114,7 +114,8 @@ class MSLC(MetaMethod):
 
     def finish(self, correction: Corrected, labels: Tensor) -> Metrics:
         """Remember; share of samples whose most probable class is another than the given one."""
-        self.memory[self._index] = correction.soft
+        # other workers will meet these samples in the next epoch
+        self.memory[parallel.gather(self._index)] = parallel.gather(correction.soft)
         given = one_hot(labels, correction.targets).argmax(1)
         return {"relabelled": float((correction.targets.argmax(1) != given).double().mean())}
 

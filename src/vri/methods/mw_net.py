@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vri import parallel
 from vri.classifier import Outputs
 from vri.methods.base import Metrics
 from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
@@ -43,7 +44,7 @@ class MWNet(MetaMethod):
         mistakes = must_be("hidden", hidden, hidden >= 1, "at least 1")
         options = {"meta_weight_decay": meta_weight_decay, **options, "mistakes": mistakes}
         super().__init__(model, num_classes, optimizer, **options)
-        self.normalize = normalize
+        self.normalize = self.sums = normalize
         self.learn_with(lambda: {"weight_network": LossNetwork(hidden, torch.sigmoid)})
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Tensor:
@@ -54,7 +55,7 @@ class MWNet(MetaMethod):
     def loss(self, logits: Tensor, labels: Tensor, correction: Tensor) -> Tensor:
         """Weighted cross-entropy."""
         weighted = correction * sample_losses(logits, labels)
-        return weighted.sum() / correction.sum() if self.normalize else weighted.mean()
+        return weighted.sum() / parallel.total(correction.sum()) if self.normalize else weighted.mean()
 
     def finish(self, correction: Tensor, labels: Tensor) -> Metrics:
         """Mean weight."""

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Beta, kl_divergence
 
+from vri import parallel
 from vri.classifier import Outputs
 from vri.methods.base import Metrics
 from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
@@ -86,9 +87,11 @@ class PMWNet(MetaMethod):
     def correct(self, outputs: Outputs, labels: Tensor, drawn: int) -> Weights:
         """Draw the weights."""
         alpha, beta = self.beta_network(sample_losses(outputs.logits, labels))
-        with seeded(drawn, alpha.device):
-            weights = Beta(alpha, beta, validate_args=False).rsample()
-        return Weights(weights, alpha, beta)
+        part = parallel.locate(None, len(alpha))
+        all_alpha, all_beta = (_within(part, parallel.gather(own), own) for own in (alpha, beta))
+        with seeded(drawn, alpha.device):  # a draw depends on those before it, so all workers draw for all samples
+            weights = Beta(all_alpha, all_beta, validate_args=False).rsample()
+        return Weights(part.rows(weights), alpha, beta)
 
     def loss(self, logits: Tensor, labels: Tensor, correction: Weights) -> Tensor:
         """Weighted cross-entropy."""
@@ -102,5 +105,12 @@ class PMWNet(MetaMethod):
 
     def finish(self, correction: Weights, labels: Tensor) -> Metrics:
         """Set the prior of the next step; mean weight."""
-        self.beta_network.prior.copy_(torch.stack([correction.alpha.mean(), correction.beta.mean()]))
+        self.beta_network.prior.copy_(parallel.mean(torch.stack([correction.alpha, correction.beta], dim=1)))
         return {"weight": float(correction.drawn.mean())}
+
+
+def _within(part: parallel.Part, everyone: Tensor, own: Tensor) -> Tensor:
+    """The numbers of all samples, with this worker's own, which carry a gradient, in their place."""
+    if part.count == part.total:
+        return own
+    return torch.cat([everyone[: part.start], own, everyone[part.start + part.count :]])

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vri import parallel
 from vri.checks import Batch
 from vri.classifier import Classifier, Forward
 from vri.methods.base import Metrics, accuracy
+from vri.parallel import Part
 from vri.randomness import draw_seed
 
 
@@ -16,23 +18,24 @@ def loss_step(
     classifier: Classifier, generator: torch.Generator, batch: Batch, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Metrics:
     """One step on `loss(logits, labels)` of a training batch."""
-    inputs, labels = classifier.unpack(batch, "training")
+    inputs, labels, part = classifier.unpack(batch, "training")
     forward = classifier.forward(inputs, draw_seed(generator))
-    value = descend(classifier, forward, lambda logits: loss(logits, labels))
-    return {"loss": value, "accuracy": accuracy(forward.outputs.logits.detach(), labels)}
+    value = descend(classifier, forward, lambda logits: loss(logits, labels), part)
+    right = accuracy(forward.outputs.logits.detach(), labels)
+    return parallel.sums({"loss": value} | part.of({"accuracy": right}))
 
 
-def descend(classifier: Classifier, forward: Forward, loss: Callable[[Tensor], Tensor]) -> float:
-    """One update on a loss of the logits; returns the loss."""
+def descend(classifier: Classifier, forward: Forward, loss: Callable[[Tensor], Tensor], part: Part) -> float:
+    """One update on the mean loss of the rows `part`, a function of the logits; returns this worker's share of it."""
     leaf = forward.outputs.logits.detach().requires_grad_()
-    value = loss(leaf)
+    value = part.scale(loss(leaf))
     (output_gradient,) = torch.autograd.grad(value, leaf)
     descend_along(classifier, forward, output_gradient)
     return float(value.detach())
 
 
 def descend_along(classifier: Classifier, forward: Forward, output_gradient: Tensor) -> None:
-    """One update on the gradient of a loss in the logits."""
+    """One update on the gradient of a loss in the logits, summed over all workers."""
     names = list(classifier.parameters)
     classifier.update(classifier.gradient(forward, (output_gradient, None), names, keep=False))
 

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vri import objective, parallel
 from vri.classifier import Classifier, Forward
 from vri.methods.base import Method
+from vri.methods.shared import descend
+from vri.parallel import Part
 from vri.randomness import draw_seed, seeded
 
 Second = tuple[nn.Module, torch.optim.Optimizer]
@@ -103,6 +106,27 @@ def smallest(losses: Tensor, forget: float) -> Tensor:
     """Places, ascending, of the share 1 − `forget` of samples with the smallest losses; one at least."""
     count = max(round((1 - forget) * len(losses)), 1)
     return losses.argsort(stable=True)[:count].sort().values
+
+
+def smallest_of_all(losses: Tensor, forget: float, part: Part) -> tuple[Tensor, Part]:
+    """`smallest` of the whole batch: the places of those in this worker's rows, and which part of all they are."""
+    chosen = smallest(parallel.gather(losses), forget)
+    if part.count == part.total:
+        return chosen, Part(0, len(chosen), len(chosen))
+    mine = chosen[(chosen >= part.start) & (chosen < part.start + part.count)] - part.start
+    return mine, Part(0, len(mine), len(chosen))
+
+
+def mean_of(losses: Tensor, kept: Tensor, part: Part) -> Tensor:
+    """Mean of the losses (n,) at the places `kept`, this worker's share of it; 0 where all are elsewhere."""
+    return part.scale(losses[kept].mean()) if len(kept) else 0 * losses.sum()
+
+
+def descend_on(kept: Tensor, classifier: Classifier, forward: Forward, labels: Tensor, part: Part) -> float:
+    """One update on the mean cross-entropy of the samples at the places `kept`, which are `part` of all chosen ones."""
+    if len(kept):
+        return descend(classifier, forward, lambda z: objective.cross_entropy(z[kept], labels[kept]), part)
+    return descend(classifier, forward, lambda z: 0 * z.sum(), part)
 
 
 def draw_second(first: Classifier, seed: int) -> Second:

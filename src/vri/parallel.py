@@ -1,0 +1,511 @@
+"""Training on several workers: the one place that knows `torch.distributed`.
+
+Every worker holds the whole model, draws the same random numbers and takes its rows of every batch. A loss of the
+whole batch is the sum of what each worker computes on its rows, weighted by its `Part`; so gradients are summed, never
+averaged again. Nothing here does anything until `start` has found other workers.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+TIMEOUT = "VRI_TIMEOUT"  # environment: seconds that a worker waits for the others
+_DEFAULT_TIMEOUT = 600.0
+_BUCKET = 25 * 2**20  # bytes that are sent at once
+
+T = TypeVar("T")
+
+
+class WorkerLost(ConnectionError):
+    """Another worker died, or did not answer in time."""
+
+
+class FailedElsewhere(RuntimeError):
+    """The first worker failed, and says itself why."""
+
+
+@dataclass
+class _Group:
+    """The workers of this run, seen from one of them."""
+
+    rank: int
+    size: int
+    local: int  # its number on this machine
+    timeout: float
+    sent: int = 0  # bytes
+
+
+_group: _Group | None = None
+
+
+# joining and leaving
+
+
+def start() -> None:
+    """Join the workers that `torchrun` has started, or those of a process group that is there; alone, do nothing.
+
+    NCCL carries what lies on GPUs, gloo what lies in main memory. VRI_TIMEOUT is how many seconds a worker waits for
+    the others, 600 if not set.
+    """
+    global _group
+    timeout = _timeout()
+    if not dist.is_available():
+        return
+    if not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+            return
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        except RuntimeError as error:
+            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            raise WorkerLost(
+                f"the other workers can't be reached at {where} ({_first_line(error)}); expected all "
+                f"{os.environ['WORLD_SIZE']} of them within {timeout:g} s: check that torchrun runs on every machine"
+            ) from error
+    rank = dist.get_rank()
+    _group = _Group(rank, dist.get_world_size(), int(os.environ.get("LOCAL_RANK", rank)), timeout)
+    if torch.cuda.is_available() and _group.local < torch.cuda.device_count():
+        torch.cuda.set_device(_group.local)
+
+
+def finish() -> None:
+    """Leave the other workers; what follows is a single process again."""
+    global _group
+    if _group is not None:
+        _group = None
+        dist.destroy_process_group()
+
+
+@contextmanager
+def workers() -> Iterator[None]:
+    """`start`, and `finish` if all went well; who fails leaves without waiting for anyone."""
+    global _group
+    start()
+    try:
+        yield
+    except BaseException:
+        _group = None
+        raise
+    finish()
+
+
+def world() -> int:
+    """How many workers there are."""
+    return 1 if _group is None else _group.size
+
+
+def rank() -> int:
+    """The number of this worker, from 0."""
+    return 0 if _group is None else _group.rank
+
+
+def first() -> bool:
+    """Whether this is the worker that writes and reports."""
+    return rank() == 0
+
+
+def exchanged() -> int:
+    """Bytes of tensors that this worker has given to the others since `start`; what it sums counts once."""
+    return 0 if _group is None else _group.sent
+
+
+def local_device(device: torch.device) -> torch.device:
+    """This worker's device: of "cuda" the GPU with the worker's number on its machine."""
+    if _group is None or str(device) != "cuda":
+        return device
+    if _group.local >= torch.cuda.device_count():
+        raise ValueError(
+            f"worker {_group.local + 1} of this machine has no GPU: it has {torch.cuda.device_count()}, expected one "
+            "a worker; lower --nproc-per-node, or train with device=cpu"
+        )
+    return torch.device("cuda", _group.local)
+
+
+# parts of a batch
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which rows of a batch this worker has."""
+
+    start: int
+    count: int
+    total: int  # rows of the whole batch
+
+    @property
+    def share(self) -> float:
+        """Weight of a mean over these rows in the mean over all."""
+        return self.count / self.total
+
+    def scale(self, mean: Tensor) -> Tensor:
+        """A mean over these rows as this worker's share of the mean over all."""
+        return mean if self.count == self.total else mean * self.share
+
+    def of(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The same for numbers to report; see `sums`."""
+        return {name: value if self.count == self.total else value * self.share for name, value in metrics.items()}
+
+    def rows(self, drawn: Tensor, dim: int = 0) -> Tensor:
+        """Of what was drawn for the whole batch, what belongs to these rows."""
+        return drawn if self.count == self.total else drawn.narrow(dim, self.start, self.count)
+
+
+class PartOfBatch(tuple[Any, ...]):
+    """A batch (inputs, labels, ...) of which the other workers have the rest."""
+
+    part: Part
+
+    def __new__(cls, batch: Iterable[Any], part: Part) -> "PartOfBatch":
+        """The rows `part` of a batch."""
+        made = super().__new__(cls, batch)
+        made.part = part
+        return made
+
+
+def part_of(total: int) -> Part:
+    """The rows of this worker of `total`: [r·n/R, (r + 1)·n/R) for worker r of R."""
+    begin, end = (total * r // world() for r in (rank(), rank() + 1))
+    return Part(begin, end - begin, total)
+
+
+def locate(batch: Any, count: int) -> Part:
+    """Which part of the whole this batch with `count` rows is; the workers ask each other where it doesn't say."""
+    if _group is None:
+        return Part(0, count, count)
+    if isinstance(batch, PartOfBatch):
+        return batch.part
+    counts = _counts(count)
+    return Part(sum(counts[: _group.rank]), count, sum(counts))
+
+
+def like(batch: Any, changed: tuple[Any, ...]) -> Any:
+    """`changed`, as the same part of the whole that `batch` was."""
+    return PartOfBatch(changed, batch.part) if isinstance(batch, PartOfBatch) else changed
+
+
+def own_seed(seed: int) -> int:
+    """From a seed that all workers have drawn, one for each of them: dropout masks differ from worker to worker."""
+    if rank() == 0:
+        return seed
+    return int(np.random.SeedSequence(seed % 2**64, spawn_key=(rank(),)).generate_state(1, np.uint64)[0]) >> 1
+
+
+# sums
+
+
+def gradients(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    output_gradients: Sequence[Tensor] | None = None,
+    retain_graph: bool = False,
+) -> list[Tensor]:
+    """`torch.autograd.grad`, summed over all workers; zeros where nothing depends on an input.
+
+    The last gradients of the backward pass are still computed while the first ones are on their way.
+    """
+    buckets = None if _group is None else _Buckets(inputs)
+    hooks = [] if buckets is None else [t.register_hook(partial(buckets.ready, i)) for i, t in enumerate(inputs)]
+    try:
+        found = torch.autograd.grad(
+            outputs, inputs, output_gradients, retain_graph=retain_graph, allow_unused=True, materialize_grads=True
+        )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return list(found) if buckets is None else buckets.finish(found)
+
+
+def totals(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Each tensor summed over all workers, differentiable, in one exchange."""
+    if _group is None or not tensors:
+        return list(tensors)
+    whole = total(torch.cat([t.reshape(-1) for t in tensors]))
+    parts = whole.split([t.numel() for t in tensors])
+    return [part.view(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
+
+
+def total(tensor: Tensor) -> Tensor:
+    """A tensor summed over all workers; differentiable in both modes and more than once, as a sum is linear."""
+    if _group is None:
+        return tensor
+    summed: Tensor = _Total.apply(tensor)  # type: ignore[no-untyped-call]
+    return summed
+
+
+def mean(values: Tensor) -> Tensor:
+    """Mean over the rows of all workers."""
+    if _group is None:
+        return values.mean(0)
+    counted = torch.cat([values.sum(0).reshape(-1), values.new_tensor([len(values)])])
+    counted = total(counted)
+    return (counted[:-1] / counted[-1]).view(values.shape[1:])
+
+
+def sums(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Numbers to report, summed over all workers; NaN, which stands for "not computed", stays."""
+    if _group is None:
+        return dict(metrics)
+    values = torch.tensor(list(metrics.values()), dtype=torch.float64)
+    _sum(values)
+    return dict(zip(metrics, values.tolist(), strict=True))
+
+
+def anywhere(flag: bool) -> bool:
+    """Whether the flag is set on any worker."""
+    if _group is None:
+        return flag
+    return sums({"flag": float(flag)})["flag"] > 0
+
+
+# copies
+
+
+def gather(rows: Tensor) -> Tensor:
+    """The rows of all workers, in their order; no gradient passes."""
+    if _group is None:
+        return rows
+    counts = _counts(len(rows))
+    padded = rows.new_zeros(max(counts), *rows.shape[1:])
+    padded[: len(rows)] = rows.detach()
+    parts = [torch.empty_like(padded) for _ in counts]
+    _send(padded, lambda: dist.all_gather(parts, padded))
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def copy_from_first(tensors: Iterable[Tensor]) -> None:
+    """Give all workers the values that these tensors have on the first."""
+    if _group is None:
+        return
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
+    for alike in kinds.values():
+        flat = torch.cat([t.reshape(-1) for t in alike])
+        _send(flat, partial(dist.broadcast, flat, 0))
+        for tensor, values in zip(alike, flat.split([t.numel() for t in alike]), strict=True):
+            tensor.copy_(values.view(tensor.shape))
+
+
+def on_first(function: Callable[[], T]) -> T:
+    """Call a function on the first worker alone, and give all its result; where it fails, all fail.
+
+    Files are read and written in this way: the other workers need not even see them.
+    """
+    if _group is None:
+        return function()
+    box: list[Any] = [None, None]  # result, error
+    failed = None
+    if first():
+        try:
+            box[0] = function()
+        except Exception as error:
+            failed, box[1] = error, f"{type(error).__name__}: {error}"
+    with _calling():
+        dist.broadcast_object_list(box, src=0)
+    if failed is not None:
+        raise failed
+    if box[1] is not None:
+        raise FailedElsewhere(f"the first worker failed: {box[1]}")
+    result: T = box[0]
+    return result
+
+
+# BatchNorm
+
+
+class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """BatchNorm whose mean and variance are those of the whole batch, not of a worker's rows.
+
+    PyTorch's own runs on GPUs alone and has no forward-mode derivative, which the tangent pass needs.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise; statistics are at least float32."""
+        if not self.training or world() == 1:
+            return super().forward(input)
+        dims = [0, *range(2, input.ndim)]
+        shape = (1, -1, *[1] * (input.ndim - 2))  # one number a channel
+        x = input.to(torch.promote_types(input.dtype, torch.float32))
+        counted = total(torch.cat([x.sum(dims), x.new_tensor([x.numel() / x.shape[1]])]))
+        count, mean = counted[-1].detach(), counted[:-1] / counted[-1].detach()
+        centred = x - mean.view(shape)
+        var = total(centred.square().sum(dims)) / count
+        self._remember(mean.detach(), (var * count / (count - 1)).detach())
+        scale = (var + self.eps).rsqrt()
+        if self.weight is not None:
+            scale = scale * self.weight
+        out = centred * scale.view(shape)
+        if self.bias is not None:
+            out = out + self.bias.view(shape)
+        return out.to(input.dtype)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"BatchNorm got an input of shape {tuple(input.shape)}, expected (n, channels, ...)")
+
+    def _remember(self, mean: Tensor, var: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            momentum = self.momentum
+            if momentum is None:  # the mean of all batches so far
+                momentum = 1.0 / float(self.num_batches_tracked)
+            for running, new in ((self.running_mean, mean), (self.running_var, var)):
+                running.lerp_(new.to(running.dtype), momentum)
+
+
+def synchronise_batchnorm(model: nn.Module) -> nn.Module:
+    """Let each BatchNorm layer normalise over the batches of all workers; parameters, buffers and names stay."""
+    if type(model) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+        assert isinstance(model, nn.modules.batchnorm._BatchNorm)
+        other = SynchronisedBatchNorm(model.num_features, model.eps, model.momentum, affine=False)
+        other.__dict__.update({k: v for k, v in model.__dict__.items() if not k.endswith("_hooks")})
+        return other
+    for name, child in model.named_children():
+        setattr(model, name, synchronise_batchnorm(child))
+    return model
+
+
+# below: what torch.distributed is asked to do
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, tensor: Tensor) -> Tensor:
+        return _sum(tensor.detach().clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
+        return total(gradient)
+
+    @staticmethod
+    def jvp(ctx: FunctionCtx, tangent: Tensor) -> Tensor:
+        return total(tangent)
+
+
+class _Buckets:
+    """Gradients on their way: each bucket is sent as soon as it and those before it are full."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._places: list[Tensor] = [torch.empty(0)] * len(tensors)
+        self._bucket_of = [0] * len(tensors)
+        self._flat: list[Tensor] = []
+        self._missing: list[set[int]] = []
+        self._works: list[Any] = []
+        # a backward pass comes to the last parameters first; the order is the same on all workers
+        bucket: list[int] = []
+        for i in reversed(range(len(tensors))):
+            alike = not bucket or (tensors[i].dtype, tensors[i].device) == (
+                tensors[bucket[0]].dtype,
+                tensors[bucket[0]].device,
+            )
+            size = sum(tensors[j].nbytes for j in (*bucket, i))
+            if bucket and (not alike or size > _BUCKET):
+                self._fill(bucket, tensors)
+                bucket = []
+            bucket.append(i)
+        if bucket:
+            self._fill(bucket, tensors)
+
+    def _fill(self, members: list[int], tensors: Sequence[Tensor]) -> None:
+        flat = torch.empty(
+            sum(tensors[i].numel() for i in members), dtype=tensors[members[0]].dtype, device=tensors[members[0]].device
+        )
+        offset = 0
+        for i in members:
+            t = tensors[i]
+            dense = t.is_contiguous(memory_format=torch.channels_last) if t.ndim == 4 else False
+            stride = t.stride() if dense else torch.empty(t.shape, device="meta").stride()
+            self._places[i] = flat.as_strided(t.shape, stride, offset)
+            self._bucket_of[i] = len(self._flat)
+            offset += t.numel()
+        self._flat.append(flat)
+        self._missing.append(set(members))
+
+    def ready(self, number: int, gradient: Tensor) -> None:
+        """The gradient of this tensor is known."""
+        self._put(number, gradient)
+        self._launch()
+
+    def finish(self, found: Sequence[Tensor]) -> list[Tensor]:
+        """All sums; `found` has what no hook has seen."""
+        for number in sorted(set().union(*self._missing)):
+            self._put(number, found[number])
+        self._launch()
+        with _calling():
+            for work in self._works:
+                work.wait()
+        return self._places
+
+    def _put(self, number: int, gradient: Tensor) -> None:
+        with torch.no_grad():
+            self._places[number].copy_(gradient)
+        self._missing[self._bucket_of[number]].discard(number)
+
+    def _launch(self) -> None:
+        while len(self._works) < len(self._flat) and not self._missing[len(self._works)]:
+            flat = self._flat[len(self._works)]
+            self._works.append(_send(flat, partial(dist.all_reduce, flat, async_op=True)))
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    """Sum in place."""
+    _send(tensor, partial(dist.all_reduce, tensor))
+    return tensor
+
+
+def _counts(count: int) -> list[int]:
+    """How many rows each worker has."""
+    mine = torch.tensor([count])
+    every = [torch.empty_like(mine) for _ in range(world())]
+    _send(mine, lambda: dist.all_gather(every, mine))
+    return [int(each) for each in every]
+
+
+def _send(tensor: Tensor, exchange: Callable[[], T]) -> T:
+    """Exchange a tensor, and count it."""
+    assert _group is not None
+    _group.sent += tensor.nbytes
+    with _calling():
+        return exchange()
+
+
+@contextmanager
+def _calling() -> Iterator[None]:
+    """Turn what a broken connection raises into one clear line."""
+    try:
+        yield
+    except RuntimeError as error:
+        waited = "" if _group is None else f", or did not answer for {_group.timeout:g} s"
+        raise WorkerLost(
+            f"another worker died{waited} ({_first_line(error)}); look for its own message, then start the same "
+            f"command with --resume: it goes on from the last checkpoint. {TIMEOUT} sets the seconds to wait"
+        ) from error
+
+
+def _timeout() -> float:
+    text = os.environ.get(TIMEOUT, str(_DEFAULT_TIMEOUT))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{TIMEOUT}={text!r} in the environment: expected a number of seconds above 0, such as 600")
+    return seconds
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
