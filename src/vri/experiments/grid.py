@@ -21,9 +21,12 @@ from pathlib import Path
 
 import torch
 
+from vri.checks import DivergenceError
+from vri.experiments.examine import EXAMINATIONS
 from vri.experiments.run import Record, run
 from vri.experiments.settings import Settings
 from vri.files import atomic_write
+from vri.progress import Row
 
 HEARTBEAT = 20.0  # seconds between two touches of a claim
 STALE = 180.0  # seconds without one after which its worker is taken for dead
@@ -39,11 +42,13 @@ class Job:
         name: what it is known by; also the name of its files.
         settings: all that it depends on.
         curves: whether the result has all epochs, or only the last one.
+        examine: what else is looked at when the training is over: a name of `examine.EXAMINATIONS`.
     """
 
     name: str
     settings: Settings
     curves: bool = False
+    examine: str | None = None
 
     def result(self, folder: Path) -> Path:
         """The file with what came out."""
@@ -119,19 +124,29 @@ def work(jobs: Sequence[Job], folder: Path, deadline: float | None = None, threa
 
 def _do(job: Job, folder: Path) -> None:
     runs = folder / "unfinished" / job.name
-    record = run(replace(job.settings, tensorboard=False), runs, resume=True, progress=False)
     defaults = Settings().as_dict()
     # where files lay and how the result was computed is nobody's business
     chosen = {k: v for k, v in job.settings.as_dict().items() if v != defaults[k] and k not in ("root", "workers")}
-    small = {
-        "name": job.name,
-        "settings": {"seed": job.settings.seed, **chosen},
-        **{key: record[key] for key in _KEPT},
-        "epochs": record["epochs"] if job.curves else record["epochs"][-1:],
-    }
+    small: Record = {"name": job.name, "settings": {"seed": job.settings.seed, **chosen}}
+    look = None if job.examine is None else EXAMINATIONS[job.examine]
+    try:
+        record = run(replace(job.settings, tensorboard=False), runs, resume=True, progress=False, examine=look)
+    except DivergenceError as error:  # so it would each time: a result, too
+        small |= dict.fromkeys(_KEPT) | {"failed": str(error).splitlines()[0], "epochs": []}
+    else:
+        small |= {key: record[key] for key in _KEPT}
+        small["epochs"] = [_rounded(row) for row in record["epochs"]] if job.curves else record["epochs"][-1:]
+        if job.examine is not None:
+            small["examined"] = record["examined"]
     with atomic_write(job.result(folder)) as file:
         file.write(json.dumps(small).encode() + b"\n")
     shutil.rmtree(runs, ignore_errors=True)
+
+
+def _rounded(row: Row) -> Row:
+    """An epoch without what can be read elsewhere, in six digits: there are many of them."""
+    short = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items() if v is not None}
+    return {k: v for k, v in short.items() if v == v}
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -23,7 +23,7 @@ from vri.data.batches import length, take
 from vri.data.split_files import save_split, split_hash
 from vri.evaluation import predict
 from vri.experiments.prepare import Prepared, prepare
-from vri.experiments.settings import TWO_PHASE, Settings, SettingsError
+from vri.experiments.settings import TWO_PHASES, Settings, SettingsError
 from vri.files import atomic_write
 from vri.methods import METHODS
 from vri.methods.base import Method
@@ -42,8 +42,22 @@ _FREE = ("device", "workers", "threads", "tensorboard", "checkpoint_every")  # m
 Record = dict[str, Any]
 
 
-def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool = True) -> Record:
+def run(
+    settings: Settings,
+    out: Path,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    examine: Callable[[Method, Prepared], Record] | None = None,
+) -> Record:
     """Train as `settings` say; leaves record, history, events, checkpoint and classifier in `out`.
+
+    Args:
+        settings: of the run.
+        out: folder for all that it leaves.
+        resume: go on with the run in `out`.
+        progress: show a bar.
+        examine: looks at the trained method; what it finds stands in the record as "examined".
 
     Returns:
         The record, as in ``record.json``.
@@ -53,7 +67,7 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     sets, selected = prepare(settings), None
-    if sets.clean is None and METHODS[settings.method].can_select and settings.selection == TWO_PHASE:
+    if sets.clean is None and METHODS[settings.method].can_select and settings.selection in TWO_PHASES:
         sets, selected = select_with_first(settings, sets, device, out / "first", resume, progress)
     method, description = build(settings, sets, device)
     start = time.perf_counter()
@@ -121,6 +135,8 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
     if chosen:
         with atomic_write(out / SELECTION) as file:
             selection_figure(file, chosen, f"selected samples, {settings.dataset}, noise {settings.noise}")
+    if examine is not None:
+        record["examined"] = examine(method, sets)
     write(finished=True)
     return record
 
@@ -128,7 +144,7 @@ def run(settings: Settings, out: Path, *, resume: bool = False, progress: bool =
 def select_with_first(
     settings: Settings, sets: Prepared, device: torch.device, out: Path, resume: bool, progress: bool
 ) -> tuple[Prepared, Record]:
-    """Two phases: train a network on all samples; its smallest losses in each class become the clean set."""
+    """Two phases: train a network on all samples; its smallest losses become the clean set of the second one."""
     method, _ = build(replace(settings, method="cross-entropy", options={}), sets, device)
     epochs = settings.first_epochs or settings.epochs
     train(
@@ -149,7 +165,7 @@ def select_with_first(
     outputs = list(predict(method.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
     losses = torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in outputs])
     labels = torch.cat([y for _, y in outputs])
-    how = Selection("balanced", settings.selection_size).sized(len(labels), epochs=2)
+    how = Selection(TWO_PHASES[settings.selection], settings.selection_size).sized(len(labels), epochs=2)
     chosen = select(how, losses, labels, len(sets.class_names), sets.true_labels)
     rest = torch.ones(len(labels), dtype=torch.bool)
     rest[chosen.index] = False

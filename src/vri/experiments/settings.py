@@ -15,7 +15,8 @@ from vri.training import SCHEDULES
 
 PRECISIONS = ("fp32", "bf16")
 OPTIMIZERS = ("sgd", "adam")
-TWO_PHASE = "two-phase"  # select with a first network, train a second one on the rest
+# select with a first network, train a second one on the rest: how the first one selects
+TWO_PHASES = {"two-phase": "balanced", "two-phase-smallest": "smallest"}
 AUGMENTATIONS = ("none", "crop-flip", "rand-augment")
 _NOT_IN_A_FILE = ("generator", "autocast", "meta_optimizer", "second", "mistakes")  # set by the run, or objects
 
@@ -48,7 +49,7 @@ class Settings:
     augment: str | None = None  # by default crop-flip, except for digits and Fashion-MNIST
     mixup: float = 0.0  # of noisy and of clean samples; 0 mixes nothing
     clean: int = 1000  # clean samples set aside, where the data set brings none; 0: the system selects its own
-    selection: str = "balanced"  # how it does so: a kind of `vri.selection`, or "two-phase"
+    selection: str = "balanced"  # how it does so: a kind of `vri.selection`, or one of TWO_PHASES
     join_selected: bool = False  # let selected samples stand beside clean ones, too
     selection_size: int | None = None
     warm_up: int | None = None  # epochs before it
@@ -191,7 +192,7 @@ def _mistakes(settings: Settings) -> list[str]:
         "schedule": SCHEDULES,
         "precision": PRECISIONS,
         "broken_images": ("raise", "skip"),
-        "selection": (*KINDS, TWO_PHASE),
+        "selection": (*KINDS, *TWO_PHASES),
     }
     if settings.augment is not None:
         choices["augment"] = AUGMENTATIONS
@@ -212,8 +213,8 @@ def _mistakes(settings: Settings) -> list[str]:
         wrong.append(f"rate={settings.rate}: expected a share from 0 to 1, such as 0.4 for 40 %")
     if settings.warm_up is not None and settings.warm_up < 0:
         wrong.append(f"warm_up={settings.warm_up}: expected 0 or more")
-    if settings.join_selected and settings.selection == TWO_PHASE:
-        wrong.append(f"join_selected=true with selection='{TWO_PHASE}': expected one of {', '.join(KINDS)}")
+    if settings.join_selected and settings.selection in TWO_PHASES:
+        wrong.append(f"join_selected=true with selection='{settings.selection}': expected one of {', '.join(KINDS)}")
     if not settings.mixup >= 0:
         wrong.append(f"mixup={settings.mixup}: expected 0 or more; 0 mixes nothing")
     if not settings.lr > 0:

@@ -1,0 +1,359 @@
+"""`vri reproduce`: what is run, how it is judged, and what is written."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from vri import backbones
+from vri.cli import main
+from vri.experiments.examine import BINS, rectification, step_time
+from vri.experiments.grid import Job, run_grid
+from vri.experiments.prepare import prepare
+from vri.experiments.reproduce import catalogue, sheets, submit, suite, verdicts
+from vri.experiments.reproduce.catalogue import EXPERIMENTS
+from vri.experiments.reproduce.estimate import seconds_of
+from vri.experiments.reproduce.plan import Column, Experiment, Grid, Results, Row
+from vri.experiments.reproduce.published import published
+from vri.experiments.reproduce.significance import mark, p_value
+from vri.experiments.run import build
+from vri.experiments.settings import Settings, _mistakes
+from vri.methods import METHODS
+
+SHARED = Path(__file__).parents[2] / "shared" / "published.csv"
+TINY = {"dataset": "digits", "noise": "flip", "rate": 0.4, "clean": 20, "limit": 60, "epochs": 2, "batch_size": 20}
+
+
+def record(job: Job, accuracy: float) -> dict[str, Any]:
+    """A result as a run leaves it, with numbers of ours."""
+    epochs = [
+        {"epoch": e, "loss": 2 / (e + 1), "meta_loss": 1 / (e + 1), "meta_gradient": (e + 1.0) ** -2, "variance": 3.0}
+        for e in range(8)
+    ]
+    eye = np.eye(10)
+    flipped = 0.6 * eye + 0.4 * np.roll(eye, 1, axis=1)
+    examined: dict[str, Any] | None = None
+    if job.examine == "rectification":
+        examined = {
+            "largest": 12.0,
+            "before": [60 - i for i in range(BINS)],
+            "after": [2 * (60 - i) if i < 30 else 1 for i in range(BINS)],
+            "mean_before": 1.0 + job.settings.rate,
+            "mean_after": 0.5,
+            "lowered": 0.9,
+            **{kind: flipped.tolist() for kind in ("true", "rectified", "classifier")},
+        }
+    elif job.examine == "step-time":
+        examined = {"step_seconds": 0.02, "times_cross_entropy": 2.0 + 0.01 * int(job.settings.options["samples"])}
+    return {
+        "name": job.name,
+        "settings": {"seed": job.settings.seed, "dataset": job.settings.dataset, "method": job.settings.method},
+        "last": accuracy,
+        "last_10_mean": accuracy - 0.01,
+        "noise_rate": 0.4,
+        "noise_hash": f"abcdef{job.settings.seed:010d}",
+        "split_hash": "0123",
+        "seconds": 10.0,
+        "epochs": epochs,
+        "examined": examined,
+    }
+
+
+def fill(folder: Path, experiment: Experiment, scale: str = "quick", seeds: int = 3) -> Results:
+    """Results in which later rows are better."""
+    grid = experiment.grids[scale]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, row in enumerate(grid.rows):
+        for column in grid.columns:
+            for seed in range(seeds):
+                job = experiment.job(grid, row, column, seed)
+                accuracy = 0.5 + 0.03 * place + 0.001 * seed + 0.0003 * (place * seed % 3)
+                job.result(folder).write_text(json.dumps(record(job, accuracy)))
+    return Results.read(experiment, scale, seeds, folder)
+
+
+# what is run
+
+
+def test_every_table_and_figure_of_the_paper_is_there() -> None:
+    assert list(EXPERIMENTS) == [
+        *("tab:flip", "tab:uniform", "tab:instance", "tab:cloth", "tab:openset", "tab:efficiency"),
+        *("tab:metanet_structure", "tab:output_layer", "tab:non_bayesian", "tab:unif_nometa", "tab:animal"),
+        *("fig:vis", "fig:collapse", "fig:robustness", "fig:more_ana2", "fig:number_k", "fig:sensitivity"),
+    ]
+
+
+@pytest.mark.parametrize("scale", ["quick", "paper"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_all_settings_can_be_used(name: str, scale: str) -> None:
+    model = backbones.mlp(8, 10, hidden=(8,), seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    built: set[str] = set()
+    jobs = EXPERIMENTS[name].jobs(scale, 1)
+    assert len({job.name for job in jobs}) == len(jobs)  # no two cells are the same run
+    for job in jobs:
+        assert _mistakes(job.settings) == []
+        options = {k: (4, 4) if k == "hidden" else v for k, v in job.settings.options.items()}
+        if (key := f"{job.settings.method} {sorted(options.items(), key=str)}") not in built:
+            built.add(key)
+            METHODS[job.settings.method](model, 10, optimizer, **options)  # refuses what it doesn't know
+
+
+def test_the_paper_scale_is_the_papers_setting() -> None:
+    jobs = {job.name: job.settings for job in EXPERIMENTS["tab:flip"].jobs("paper", 1)}
+    ours = [s for s in jobs.values() if s.method == "vri" and s.backbone == "resnet32" and s.dataset == "cifar10"]
+    assert [s.rate for s in ours] == [0.2, 0.4]
+    from_file = catalogue.resolve("cifar10_flip_resnet32")
+    assert replace(ours[1], root=None) == replace(from_file, augment=None)  # crop and flip, which is the default
+
+
+def test_a_run_that_two_tables_share_is_done_once() -> None:
+    robust, convergence = EXPERIMENTS["fig:robustness"], EXPERIMENTS["fig:more_ana2"]
+    both = suite.jobs_of([robust, convergence], "quick", 2, None)
+    assert len(both) == len(robust.jobs("quick", 2))  # 40 and 60 % are in both
+
+
+def test_methods_that_must_know_the_share_of_wrong_labels_are_told_it() -> None:
+    jobs = [j for j in EXPERIMENTS["tab:openset"].jobs("quick", 1) if j.settings.method == "co-teaching"]
+    assert [j.settings.options["noise_rate"] for j in jobs] == pytest.approx([0.36, 0.6, 0.84, 0.52])
+
+
+# published numbers
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the paper's numbers are not beside the checkout")
+def test_published_numbers_are_the_papers() -> None:
+    with open(SHARED, newline="") as file:
+        wanted = [(r["table"], r["dataset"], float(r["accuracy"])) for r in csv.DictReader(file)]
+    found = [(p.table, p.dataset, p.accuracy) for name in EXPERIMENTS for p in published(name)]
+    assert sorted(found) == sorted(
+        [*wanted, ("fig:robustness", "cifar10", 86.0), ("fig:sensitivity", "cifar10", 91.07)]
+    )
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_row_with_a_published_name_finds_its_numbers(name: str) -> None:
+    for scale, grid in EXPERIMENTS[name].grids.items():
+        for row in grid.rows:
+            if row.published is not None:
+                assert any(sheets._belongs(p, row) for p in published(name)) or row.label == "cross-entropy", (scale, row)
+
+
+def test_contradictions_of_the_paper_are_noted() -> None:
+    flips = [p for p in published("tab:unif_nometa") if p.noise == "flip"]
+    assert flips
+    assert all("20 % and 40 %" in p.note for p in flips)
+
+
+# judgement
+
+
+def test_the_paired_test_is_that_of_scipy() -> None:
+    ours, theirs = [80.1, 81.4, 79.9, 80.8], [79.0, 80.9, 79.1, 80.2]
+    assert p_value(ours, theirs) == pytest.approx(stats.ttest_rel(ours, theirs).pvalue, rel=1e-12)
+    assert p_value([80.0], [70.0]) == 1.0  # one seed says nothing
+    assert p_value([80.0, 81.0], [80.0, 81.0]) == 1.0
+    assert p_value([80.0, 81.0], [70.0, 71.0]) == 0.0
+
+
+def test_marks_say_better_and_worse(tmp_path: Path) -> None:
+    results = fill(tmp_path, EXPERIMENTS["tab:non_bayesian"])
+    column = results.columns[0]
+    assert mark(results, "VRI", column) == ""  # the one that all are compared with
+    assert mark(results, "MC", column) == "▲"
+    assert sheets.cell(results, "non-Bayesian", column) == "56.1 ± 0.1 (55.1) ▲"
+
+
+def test_verdicts_follow_the_numbers(tmp_path: Path) -> None:
+    later_is_better = fill(tmp_path / "a", EXPERIMENTS["tab:flip"])
+    assert verdicts.vri_is_ahead(later_is_better).startswith("Holds. VRI is ahead of all others in 4 of 4 columns;")
+    backwards = fill(tmp_path / "b", EXPERIMENTS["tab:non_bayesian"])
+    text = EXPERIMENTS["tab:non_bayesian"].verdict(backwards)
+    assert text.startswith("Does not hold. The whole order holds in 0 of 4 columns: VRI is ahead of MC in 0 of 4;")
+    fastest = fill(tmp_path / "c", EXPERIMENTS["tab:efficiency"])
+    assert "Five draws take 1.02 (MC) and 1.02 (VRI) times as long as one" in verdicts.efficiency(fastest)
+    recovered = fill(tmp_path / "d", EXPERIMENTS["fig:vis"])
+    assert verdicts.rectification(recovered).startswith("Holds for the losses, holds for the matrix.")
+    steady = fill(tmp_path / "e", EXPERIMENTS["fig:collapse"])
+    assert verdicts.collapse(steady).startswith("Does not hold: of its first epoch's variance")  # nothing collapsed
+
+
+def test_the_decay_of_the_gradient_is_its_exponent() -> None:
+    assert verdicts.decay([t**-0.5 for t in range(1, 50)]) == pytest.approx(-0.5, abs=1e-12)
+    assert verdicts.running_mean([4.0, 2.0, 0.0]) == [4.0, 3.0, 2.0]
+
+
+def test_how_near_a_transition_matrix_is() -> None:
+    assert verdicts.matrix_error([[1.0, 0.0], [0.0, 1.0]], [[0.6, 0.4], [0.0, 1.0]]) == pytest.approx(0.2)
+
+
+# what is written
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_tables_and_figures_are_written(name: str, tmp_path: Path) -> None:
+    experiment = EXPERIMENTS[name]
+    results = fill(tmp_path / "jobs", experiment)
+    assert results.complete
+    suite.write(results, tmp_path)
+    folder = tmp_path / name.replace(":", "-")
+    wanted = {"table.md", "table.csv", "table.tex", "runs.csv"}
+    if experiment.draw is not None:
+        wanted |= {"figure.png", "figure.svg", "figure.csv"}
+    assert {p.name for p in folder.iterdir()} == wanted
+    with open(folder / "runs.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == results.wanted
+    with open(folder / "table.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    assert all(len(row) == len(rows[0]) for row in rows)
+    assert all(name.startswith(("quick: ", "published: ", "method", "step")) for name in rows[0])
+    tex = (folder / "table.tex").read_text()
+    assert tex.count(r"\\") == len(rows)
+    assert not any(c in tex.split("% Test")[0] for c in "±▲▼λσ")
+    page = tmp_path / "page.md"
+    suite.write_page(results, tmp_path, page, 3)
+    text = page.read_text()
+    assert text.count(f"`vri reproduce {name} --scale quick --seeds 3`") == 1
+    assert "**At quick scale:**" in text
+    for link in ("table.csv", "runs.csv"):
+        assert (page.parent / f"{name.replace(':', '-')}/{link}").exists()
+    suite.write_page(results, tmp_path, page, 3)
+    assert page.read_text() == text  # a second writing changes nothing
+
+
+def test_a_diverged_run_is_shown_as_one(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["tab:output_layer"]
+    results = fill(tmp_path, experiment)
+    grid = experiment.grids["quick"]
+    for seed in (0, 1):
+        job = experiment.job(grid, grid.rows[2], grid.columns[0], seed)
+        failed = record(job, 0.5) | {"last": None, "last_10_mean": None, "failed": "loss is NaN", "epochs": []}
+        job.result(tmp_path).write_text(json.dumps(failed))
+    results = Results.read(experiment, "quick", 3, tmp_path)
+    assert sheets.cell(results, "none", results.columns[0]) == "56.2 (55.2) [2 diverged]"
+
+
+def test_a_job_that_diverges_is_a_result(tmp_path: Path) -> None:
+    bad = Settings(**{**TINY, "method": "cross-entropy", "lr": 1e30})
+    assert run_grid([Job("bad", bad)], tmp_path)
+    found = json.loads((tmp_path / "bad.json").read_text())
+    assert found["last"] is None
+    assert "NaN" in found["failed"] or "Inf" in found["failed"] or "finite" in found["failed"]
+
+
+# what is examined
+
+
+def trained(method: str = "vri", **options: Any) -> tuple[Any, Any]:
+    settings = Settings(**{**TINY, "method": method, "options": options})
+    sets = prepare(settings)
+    return build(settings, sets, torch.device("cpu"))[0], sets
+
+
+def test_losses_and_matrices_of_a_method() -> None:
+    method, sets = trained()
+    seen = rectification(method, sets)
+    assert sum(seen["before"]) == sum(seen["after"]) == 60
+    labels, true = sets.train[1], sets.true_labels
+    for i in range(10):
+        assert seen["true"][i] == pytest.approx(
+            [float((labels[true == i] == j).double().mean()) for j in range(10)], abs=1e-4
+        )
+    with torch.no_grad():
+        method.model.eval()
+        logits = method.model(sets.test_transform(sets.train[0], 0))
+        losses = torch.nn.functional.cross_entropy(logits, labels)
+    assert seen["mean_before"] == pytest.approx(float(losses), rel=1e-5)
+    assert 0 <= seen["lowered"] <= 1
+
+
+def test_the_time_of_a_step_is_taken() -> None:
+    method, sets = trained(samples=2)
+    seen = step_time(method, sets)
+    assert seen["step_seconds"] > 0
+    assert seen["times_cross_entropy"] > 1  # it does more
+
+
+# the command
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    grid = Grid(
+        [Row("cross-entropy", {"method": "cross-entropy"}, ("Baseline",)), Row("VRI", {"method": "vri"}, ("VRI",))],
+        [Column("digits, flip 40 %", TINY)],
+        "tiny.",
+    )
+    experiment = Experiment("tab:flip", "small", "VRI is ahead.", {"quick": grid, "paper": grid}, verdicts.vri_is_ahead)
+    monkeypatch.setitem(EXPERIMENTS, "tab:flip", experiment)
+    return experiment
+
+
+def test_the_command_runs_draws_and_goes_on(
+    small: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["reproduce", "tab:flip", "--seeds", "2", "--out", str(tmp_path), "--page", str(tmp_path / "page.md")]
+    assert main([*arguments, "--minutes", "0"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("4 runs, 0 done before; about ")
+    assert said.endswith("tab:flip: no runs yet\n1 of 1 not finished; the same command goes on\n")
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("tab:flip: small (quick scale)\n")
+    assert "quick: digits, flip 40 %" in said
+    assert "published: CIFAR-10, flip 20 %" in said
+    assert "Claim: VRI is ahead.\nHere:  " in said
+    assert (tmp_path / "page.md").exists()
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "quick" / "jobs").glob("*.json")}
+    assert main(arguments) == 0
+    assert "4 runs, 4 done before\n" in capsys.readouterr().err
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_workers_of_submitit_do_the_runs(small: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = suite.jobs_of([small], "quick", 1, None)
+    handles = submit.submit(jobs, tmp_path, cluster="local", workers=1, options={"timeout_min": 5})
+    for handle in handles:
+        handle.result()
+    assert {p.name for p in tmp_path.glob("*.json")} == {f"{job.name}.json" for job in jobs}
+
+
+def test_an_estimate_comes_from_runs_of_the_same_kind(small: Experiment, tmp_path: Path) -> None:
+    (first, second) = suite.jobs_of([small], "quick", 1, None)
+    done = record(first, 0.5) | {"settings": {**first.settings.as_dict()}, "seconds": 123.0}
+    first.result(tmp_path).write_text(json.dumps(done))
+    seconds = seconds_of([first, second], tmp_path)
+    assert seconds[0] == 123.0
+    assert 0 < seconds[1] < 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tab:flop"], "'tab:flop' is no table or figure; did you mean 'tab:flip'?; expected all, list or some of tab:flip"),
+        (["tab:flip", "--scale", "huge"], "--scale huge: expected one of quick, paper"),
+        (["tab:flip", "--seeds", "0"], "--seeds 0: expected 1 or more"),
+        (["tab:flip", "--jobs", "0"], "--jobs 0: expected 1 or more"),
+        (["tab:animal", "--scale", "paper"], "tab:animal needs animal10n (ask for the archive at"),
+        (["tab:uniform", "--submit", "moon"], "cluster='moon': expected one of slurm, local"),
+        (["tab:uniform", "--submit", "local", "--submit-option", "a"], "--submit-option a: expected KEY=VALUE, such as"),
+    ],
+)
+def test_wrong_calls_are_named(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == 2
+    assert f"vri reproduce: {message}" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_the_list_names_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "list", "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1 : 1 + len(EXPERIMENTS)]] == list(EXPERIMENTS)
