@@ -301,10 +301,12 @@ def test_metrics(name: str, own: set[str]) -> None:
     expected = literal(name, method)
     found = expected.step((x, y, index), (meta_x, meta_y))
     metrics = method.step((x, y, index), (meta_x, meta_y))
-    assert set(metrics) == {"loss", "accuracy", "meta_loss", "meta_accuracy"} | own
+    assert set(metrics) == {"loss", "accuracy", "meta_loss", "meta_accuracy", "meta_gradient"} | own
     assert all(isinstance(value, float) and value == value for value in metrics.values())
     if "meta_loss" in found:
         assert metrics["meta_loss"] == pytest.approx(found["meta_loss"], abs=1e-12)
+        squared = sum(float(g.square().sum()) for g in found["meta"])
+        assert metrics["meta_gradient"] == pytest.approx(squared, rel=1e-9)
     assert method.needs_clean
     assert method.needs_index is (name == "mslc")
     assert re.search(r"et al\.", method.paper)

@@ -142,7 +142,10 @@ def test_every_row_with_a_published_name_finds_its_numbers(name: str) -> None:
     for scale, grid in EXPERIMENTS[name].grids.items():
         for row in grid.rows:
             if row.published is not None:
-                assert any(sheets._belongs(p, row) for p in published(name)) or row.label == "cross-entropy", (scale, row)
+                assert any(sheets._belongs(p, row) for p in published(name)) or row.label == "cross-entropy", (
+                    scale,
+                    row,
+                )
 
 
 def test_contradictions_of_the_paper_are_noted() -> None:
@@ -336,13 +339,19 @@ def test_an_estimate_comes_from_runs_of_the_same_kind(small: Experiment, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tab:flop"], "'tab:flop' is no table or figure; did you mean 'tab:flip'?; expected all, list or some of tab:flip"),
+        (
+            ["tab:flop"],
+            "'tab:flop' is no table or figure; did you mean 'tab:flip'?; expected all, list or some of tab:flip",
+        ),
         (["tab:flip", "--scale", "huge"], "--scale huge: expected one of quick, paper"),
         (["tab:flip", "--seeds", "0"], "--seeds 0: expected 1 or more"),
         (["tab:flip", "--jobs", "0"], "--jobs 0: expected 1 or more"),
         (["tab:animal", "--scale", "paper"], "tab:animal needs animal10n (ask for the archive at"),
         (["tab:uniform", "--submit", "moon"], "cluster='moon': expected one of slurm, local"),
-        (["tab:uniform", "--submit", "local", "--submit-option", "a"], "--submit-option a: expected KEY=VALUE, such as"),
+        (
+            ["tab:uniform", "--submit", "local", "--submit-option", "a"],
+            "--submit-option a: expected KEY=VALUE, such as",
+        ),
     ],
 )
 def test_wrong_calls_are_named(

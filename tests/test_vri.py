@@ -375,7 +375,7 @@ def test_meta_every() -> None:
         for name in ("meta", "prior"):
             assert same(part(name, before), part(name, after)) is not due[-1]
         assert not same(part("model", before), part("model", after))
-        for name in ("meta_loss", "meta_accuracy", "kl"):
+        for name in ("meta_loss", "meta_accuracy", "meta_gradient", "kl"):
             assert (metrics[name] == metrics[name]) is due[-1]  # NaN where there is nothing to tell
     assert due == [True, False, False, True, False, False, True]
 
@@ -724,7 +724,8 @@ def test_metrics() -> None:
     theta = {n: p.detach().clone() for n, p in vri.model.named_parameters()}
     noise = draws(vri, 2)[1]
     found = Reference(vri, head="5", kl_weight=OPTIONS["kl_weight"], meta_smoothing=0.2)
-    ahead = found.step((x, y), (meta_x, meta_y))["step"]
+    seen = found.step((x, y), (meta_x, meta_y))
+    ahead = seen["step"]
     metrics = vri.step((x, y), (meta_x, meta_y))
 
     normal_q, normal_p = (torch.distributions.Normal(g.mean, g.log_var.exp().sqrt()) for g in (q, p))
@@ -737,6 +738,7 @@ def test_metrics() -> None:
         "accuracy": (logits.argmax(1) == y).double().mean(),
         "meta_loss": F.cross_entropy(meta_logits, meta_y, label_smoothing=0.2),
         "meta_accuracy": (meta_logits.argmax(1) == meta_y).double().mean(),
+        "meta_gradient": torch.stack([g.square().sum() for g in seen["meta"].values()]).sum(),
         "kl": torch.distributions.kl_divergence(normal_q, normal_p).sum(1).mean(),
         "variance": new_q.log_var.exp().square().sum(1).sqrt().mean(),
     }

@@ -184,7 +184,7 @@ class MetaMethod(Method):
         outputs = Outputs(*(o.detach() for o in forward.outputs))
 
         # lines 4-6: θ̂ = θ − α∇ℓ, then the meta networks (φ, ω) on the gradient of the meta loss at θ̂
-        ahead, metrics = None, {"meta_loss": NAN, "meta_accuracy": NAN}
+        ahead, metrics = None, {"meta_loss": NAN, "meta_accuracy": NAN, "meta_gradient": NAN}
         if self.kl_weight is not None:
             metrics["kl"] = NAN
         if meta is not None:
@@ -256,7 +256,9 @@ class MetaMethod(Method):
         )
         self.learn(ahead.meta)
         right = {"meta_accuracy": accuracy(seen["logits"], meta_labels)}
-        metrics = {"meta_loss": float(seen["loss"].detach())} | meta_part.of(right)
+        squared = float(nn.utils.get_total_norm(ahead.meta)) ** 2
+        shared = 1 if self.own_meta else parallel.world()  # all workers have the same gradient, or each its own
+        metrics = {"meta_loss": float(seen["loss"].detach()), "meta_gradient": squared / shared} | meta_part.of(right)
         return ahead, metrics | ({"kl": float(seen["kl"].detach())} if "kl" in seen else {})
 
     def meta_parameters(self, count: int) -> Sequence[Tensor]:

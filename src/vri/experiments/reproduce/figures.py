@@ -73,8 +73,10 @@ def rectification(results: Results) -> Picture:
         for line, (kind, title) in enumerate(titles.items(), 1):
             matrix = np.mean([e[kind] for e in seen], axis=0)
             image = transition_heatmap(axes[line, place], matrix, title)
+            if kind != "true":
+                axes[line, place].set_ylabel("predicted class")
             numbers += [[column, f"matrix, {title}", i, j, float(v)] for (i, j), v in np.ndenumerate(matrix)]
-    axes[0, 0].legend(loc="upper right", frameon=False)
+    _legend(figure)
     if image is not None:
         figure.colorbar(image, ax=axes[1:, :], label="P(given label | class)", shrink=0.5)
     figure.suptitle(f"losses and label transitions, mean over {len(seen)} seeds ({results.scale} scale)")
@@ -113,7 +115,7 @@ def collapse(results: Results) -> Picture:
 
 def convergence(results: Results) -> Picture:
     """Training loss, meta loss and the mean squared meta gradient by epoch; a row of panels a noise."""
-    titles = {"loss": "training loss", "meta_loss": "meta loss", "meta_gradient": "mean squared meta gradient"}
+    titles = {"loss": "training loss", "meta_loss": "meta loss", "meta_gradient": "squared meta gradient"}
     figure = Figure(figsize=(14, 0.6 + 3.8 * len(results.columns)), layout="constrained", dpi=_DPI)
     axes = figure.subplots(len(results.columns), 3, squeeze=False)
     numbers: list[list[object]] = []
@@ -136,6 +138,9 @@ def convergence(results: Results) -> Picture:
             panel.set(title=f"{column}: {title}", xlabel="epoch")
             if key == "meta_gradient":
                 panel.set(xscale="log", yscale="log", ylabel="mean over all steps so far", xlabel="epoch T")
+                ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 160) if t <= len(mean)]
+                panel.set_xticks(ticks, [str(t) for t in ticks])
+                panel.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
             else:
                 panel.set_ylabel("cross-entropy")
             panel.grid(alpha=0.3)
