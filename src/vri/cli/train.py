@@ -3,7 +3,10 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # imported where it is needed: `vri --help` is quick
+    from vri.experiments.settings import Settings
 
 # the settings that have an option of their own; all others go as key=value
 _OPTIONS: dict[str, tuple[type, str]] = {
@@ -28,7 +31,8 @@ def add(commands: Any) -> None:
         "train",
         help="train a classifier on data with wrong labels",
         description="Train a classifier on data with wrong labels; settings come from a file, options, or key=value.",
-        epilog="Example: vri train --dataset cifar10 --noise flip --rate 0.4 --backbone resnet32 --out runs/a",
+        epilog="Example: vri train --dataset cifar10 --noise flip --rate 0.4 --backbone resnet32 --out runs/a. "
+        "On several GPUs: torchrun --nproc-per-node 8 -m vri train ...",
     )
     parser.add_argument(
         "words",
@@ -41,17 +45,46 @@ def add(commands: Any) -> None:
     parser.add_argument("--out", type=Path, help="folder for all that the run leaves")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--sync-batchnorm", action="store_true", help="under torchrun: BatchNorm over all workers")
     parser.add_argument("--list", action="store_true", help="list the configurations that come with vri")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri.experiments import run, settings
+    from vri import parallel
+    from vri.experiments import settings
 
     if options.list:
         for name, path in settings.configs().items():
             print(f"{name:<32} {path.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}")
         return 0
+    with parallel.workers():
+        try:
+            return _train(options)
+        except parallel.FailedElsewhere:  # the first worker says why
+            return 2
+        except KeyboardInterrupt:
+            if parallel.first():
+                raise
+            return 130
+
+
+def _train(options: argparse.Namespace) -> int:
+    from vri import parallel
+    from vri.experiments import run
+
+    chosen = parallel.on_first(lambda: _settings(options))
+    record = run.run(
+        chosen, options.out, resume=options.resume, progress=not options.quiet, sync_batchnorm=options.sync_batchnorm
+    )
+    if parallel.first():
+        print(_summary(record, options.out), file=sys.stdout)
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> "Settings":
+    from vri.experiments import run, settings
+
     if options.out is None:
         raise ValueError("--out is missing: expected a folder for all that the run leaves, such as --out runs/a")
     files, assignments = [w for w in options.words if "=" not in w], [w for w in options.words if "=" in w]
@@ -61,14 +94,9 @@ def _run(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in _OPTIONS}
     asked = config is not None or assignments or any(value is not None for value in given.values())
     found = run.read_record(options.out) if options.resume else None
-    chosen = (
-        settings.resolve(config, given, assignments)
-        if asked or found is None
-        else settings.Settings(**found["settings"])
-    )
-    record = run.run(chosen, options.out, resume=options.resume, progress=not options.quiet)
-    print(_summary(record, options.out), file=sys.stdout)
-    return 0
+    if asked or found is None:
+        return settings.resolve(config, given, assignments)
+    return settings.Settings(**found["settings"])
 
 
 def _summary(record: dict[str, Any], out: Path) -> str:

@@ -18,10 +18,10 @@ from torch import nn
 from torch.nn import functional
 
 import vri
-from vri import backbones
+from vri import backbones, parallel
 from vri.data.batches import length, take
 from vri.data.split_files import save_split, split_hash
-from vri.evaluation import predict
+from vri.evaluation import predict_part
 from vri.experiments.prepare import Prepared, prepare
 from vri.experiments.settings import TWO_PHASES, Settings, SettingsError
 from vri.files import atomic_write
@@ -48,28 +48,33 @@ def run(
     *,
     resume: bool = False,
     progress: bool = True,
+    sync_batchnorm: bool = False,
     examine: Callable[[Method, Prepared], Record] | None = None,
 ) -> Record:
     """Train as `settings` say; leaves record, history, events, checkpoint and classifier in `out`.
+
+    On several workers, see `vri.parallel`, all must call it; the first one writes.
 
     Args:
         settings: of the run.
         out: folder for all that it leaves.
         resume: go on with the run in `out`.
         progress: show a bar.
+        sync_batchnorm: on several workers, let BatchNorm see the whole batch; a run that goes on keeps to it.
         examine: looks at the trained method; what it finds stands in the record as "examined".
 
     Returns:
         The record, as in ``record.json``.
     """
-    earlier = _earlier(out, settings, resume)
-    device = _device(settings.device)
+    earlier = parallel.on_first(lambda: _earlier(out, settings, resume))
+    sync_batchnorm = sync_batchnorm or bool(earlier.get("sync_batchnorm"))
+    device = parallel.local_device(_device(settings.device))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     sets, selected = prepare(settings), None
     if sets.clean is None and METHODS[settings.method].can_select and settings.selection in TWO_PHASES:
-        sets, selected = select_with_first(settings, sets, device, out / "first", resume, progress)
-    method, description = build(settings, sets, device)
+        sets, selected = select_with_first(settings, sets, device, out / "first", resume, progress, sync_batchnorm)
+    method, description = build(settings, sets, device, sync_batchnorm)
     start = time.perf_counter()
     record: Record = {
         "settings": settings.as_dict(),
@@ -80,6 +85,8 @@ def run(
         "versions": _versions(),
         "commit": _commit(),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {device}",
+        "processes": parallel.world(),
+        "sync_batchnorm": sync_batchnorm,
     }
     before = float(earlier.get("seconds") or 0.0)
     rows: History = []
@@ -88,6 +95,8 @@ def run(
         record.update(summarise(rows), finished=finished, epochs=rows)
         record["seconds"] = before + time.perf_counter() - start
         record["peak_memory_mb"] = _peak_memory(device)
+        if not parallel.first():
+            return
         with atomic_write(out / RECORD) as file:
             file.write(json.dumps(record, indent=1).encode())
 
@@ -95,9 +104,10 @@ def run(
         rows.append(row)
         write(finished=False)
 
-    out.mkdir(parents=True, exist_ok=True)
-    save_split(out / SPLIT, sets.split)
-    if progress:
+    if parallel.first():
+        out.mkdir(parents=True, exist_ok=True)
+        save_split(out / SPLIT, sets.split)
+    if progress and parallel.first():
         print(_introduction(settings, sets, description), file=sys.stderr)
     if resume:
         rows += [row for row in earlier.get("epochs", []) if isinstance(row, dict)]
@@ -130,22 +140,29 @@ def run(
         on_epoch=note,
     )
     rows[:] = history  # a killed run may have lost the last row of its record
-    save_classifier(method.model, out / CLASSIFIER, sets, settings)
+    if parallel.first():
+        save_classifier(method.model, out / CLASSIFIER, sets, settings)
     chosen = [row for row in rows if row.get("selected") is not None]
-    if chosen:
+    if chosen and parallel.first():
         with atomic_write(out / SELECTION) as file:
             selection_figure(file, chosen, f"selected samples, {settings.dataset}, noise {settings.noise}")
-    if examine is not None:
+    if examine is not None and parallel.first():
         record["examined"] = examine(method, sets)
     write(finished=True)
     return record
 
 
 def select_with_first(
-    settings: Settings, sets: Prepared, device: torch.device, out: Path, resume: bool, progress: bool
+    settings: Settings,
+    sets: Prepared,
+    device: torch.device,
+    out: Path,
+    resume: bool,
+    progress: bool,
+    sync_batchnorm: bool = False,
 ) -> tuple[Prepared, Record]:
     """Two phases: train a network on all samples; its smallest losses become the clean set of the second one."""
-    method, _ = build(replace(settings, method="cross-entropy", options={}), sets, device)
+    method, _ = build(replace(settings, method="cross-entropy", options={}), sets, device, sync_batchnorm)
     epochs = settings.first_epochs or settings.epochs
     train(
         method,
@@ -162,9 +179,9 @@ def select_with_first(
         transform=sets.transform,
         test_transform=sets.test_transform,
     )
-    outputs = list(predict(method.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
-    losses = torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in outputs])
-    labels = torch.cat([y for _, y in outputs])
+    outputs = list(predict_part(method.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
+    losses = parallel.gather(torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in outputs]))
+    labels = parallel.gather(torch.cat([y for _, y in outputs]))
     how = Selection(TWO_PHASES[settings.selection], settings.selection_size).sized(len(labels), epochs=2)
     chosen = select(how, losses, labels, len(sets.class_names), sets.true_labels)
     rest = torch.ones(len(labels), dtype=torch.bool)
@@ -180,7 +197,9 @@ def select_with_first(
     return left, chosen.scores | {"remark": chosen.remark}
 
 
-def build(settings: Settings, sets: Prepared, device: torch.device) -> tuple[Method, Record]:
+def build(
+    settings: Settings, sets: Prepared, device: torch.device, sync_batchnorm: bool = False
+) -> tuple[Method, Record]:
     """The method on its model, and what a record says of them."""
     name = settings.backbone or sets.backbone
     model = backbones.build(
@@ -191,6 +210,8 @@ def build(settings: Settings, sets: Prepared, device: torch.device) -> tuple[Met
         seed=settings.seed,
         weights=settings.weights,
     )
+    if sync_batchnorm:
+        model = parallel.synchronise_batchnorm(model)
     model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster for convolutions
     optimizer: torch.optim.Optimizer
     if settings.optimizer == "sgd":
