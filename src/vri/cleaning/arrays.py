@@ -1,6 +1,5 @@
 """Embeddings and labels in an .npz file."""
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,10 +91,13 @@ def _read(path: Path) -> dict[str, Array]:
                         f"{path}: array {name!r} holds Python objects, which could run code when read; expected "
                         "numbers or text: save it as one, such as labels.astype(str)"
                     ) from None
-    except _Refused:
+        no_array = [name for name, array in found.items() if not isinstance(array, np.ndarray)]
+        if no_array:
+            raise ValueError(f"{no_array[0]} is no array")
+    except (_Refused, OSError):
         raise
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        reason = str(error).strip().partition("\n")[0]
+    except Exception as error:  # a damaged file can raise anything, and claim more numbers than there is memory
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path} can't be read as .npz ({reason}); expected what numpy.savez writes") from None
     return found
 

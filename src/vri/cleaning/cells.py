@@ -8,11 +8,17 @@ from pathlib import Path
 
 from vri.files import atomic_write
 
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # with apostrophes before it: they must survive the way there and back
+# With apostrophes before it: they must survive the way there and back. A number with a sign is none; the last four
+# signs are the wide ones of Asian keyboards. page/csv.js has the same.
+_NUMBER = r"[+-](?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_FORMULA = re.compile(rf"(?!{_NUMBER}\Z)'*[=+\-@\t\r\n＝＋－＠]")
 
 
 def escape(cell: str) -> str:
-    """The cell with an apostrophe before it where a spreadsheet would calculate it: ``=1+1`` becomes ``'=1+1``."""
+    """The cell with an apostrophe before it where a spreadsheet would calculate it: ``=1+1`` becomes ``'=1+1``.
+
+    Numbers such as -1.5 stay numbers.
+    """
     return f"'{cell}" if _FORMULA.match(cell) else cell
 
 

@@ -72,7 +72,7 @@ def read_review(path: Path) -> dict[str, Decision]:
             header = next(reader, [])
             if header != list(COLUMNS):
                 raise ValueError(
-                    f"{path} has the columns {', '.join(header) or 'none'}; expected {', '.join(COLUMNS)}: "
+                    f"{path} has the columns {shorten(header, 50) or 'none'}; expected {', '.join(COLUMNS)}: "
                     "export it again from the page of vri clean"
                 )
             for cells in reader:

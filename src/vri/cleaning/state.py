@@ -70,10 +70,15 @@ class Findings:
         path = out / STATE / _FINDINGS
         if not path.exists():
             return None
-        with np.load(path, allow_pickle=False) as file:
-            rest = json.loads(file["rest"].tobytes())
-            rest["noise_interval"] = tuple(rest["noise_interval"])
-            return cls(**rest, **{f.name: file[f.name] for f in fields(cls) if f.name not in rest})
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                rest = json.loads(file["rest"].tobytes())
+                rest["noise_interval"] = tuple(rest["noise_interval"])
+                return cls(**rest, **{f.name: file[f.name] for f in fields(cls) if f.name not in rest})
+        except OSError:
+            raise
+        except Exception:  # a damaged file can raise anything
+            raise ValueError(f"{path} is damaged; pass --fresh to start anew, or another --out") from None
 
 
 def check_out(out: Path, source: Path) -> None:

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ class Table:
         if name not in self.columns:
             near = nearest(name, self.columns)
             raise ValueError(
-                f"{option} is {name!r}, and {self.path} has the columns {', '.join(self.columns)}; "
+                f"{option} is {name!r}, and {self.path} has the columns {shorten(self.columns, 50)}; "
                 f"expected one of them: did you mean {near!r}?"
             )
         return self.columns[name]
@@ -218,9 +219,11 @@ def _decode(path: Path, encoding: str) -> str:
         raise ValueError(
             f"{path} is not {encoding} ({place}); save it as UTF-8, or pass its encoding, such as --encoding cp1252"
         ) from None
+    except LookupError:  # hex and the like
+        raise ValueError(f"--encoding is {encoding!r}, which is none of text; expected one such as latin-1") from None
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:
-    twice = sorted({name for name in header if list(header).count(name) > 1})
+    twice = sorted(name for name, count in Counter(header).items() if count > 1)
     if twice:
         raise ValueError(f"{path} has columns of one name: {shorten(twice)}; expected each once: rename one")

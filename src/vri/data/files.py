@@ -209,7 +209,7 @@ def _check_columns(csv_path: Path, columns: Sequence[str]) -> None:
     lost = [name for name in known[:2] if name not in columns]
     if lost:
         raise ValueError(
-            f"{csv_path} has the columns {', '.join(columns) or 'none'}; expected path and label, and if wanted "
+            f"{csv_path} has the columns {shorten(columns, 50) or 'none'}; expected path and label, and if wanted "
             f"trusted and split: add {' and '.join(lost)} to the first line"
         )
     for name in columns:  # a misspelt `trusted` would let trusted rows train as noisy ones
@@ -229,6 +229,8 @@ def _read_row(where: str, line: int, cells: dict[str, str | None], root: Path) -
     for name in ("path", "label"):
         if not values[name]:
             raise ValueError(f"{where}: {name} is empty; fill it in or remove the row")
+    if "\0" in values["path"]:
+        raise ValueError(f"{where}: path {values['path']!r} has a NUL in it, which no file has; correct it")
     trusted, split = values.get("trusted", "no").lower(), values.get("split", "train").lower()
     if trusted not in _TRUSTED:
         raise ValueError(f"{where}: trusted is {values['trusted']!r}; expected one of {', '.join(_TRUSTED)}")

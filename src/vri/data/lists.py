@@ -8,6 +8,7 @@ from vri.data.image_files import ImageFiles
 from vri.data.places import DatasetMissing, FileCheck
 
 _SHOWN = 5  # files named in an error
+_LONGEST = 200  # characters of a name there
 
 
 def read_lines(path: Path) -> list[str]:
@@ -65,7 +66,8 @@ def missing_files(root: Path, paths: Iterable[str]) -> list[str]:
     return [path for path in paths if not os.path.isfile(os.path.join(base, path))]
 
 
-def shorten(names: Iterable[str]) -> str:
-    """The first few, for an error."""
+def shorten(names: Iterable[str], most: int = _SHOWN) -> str:
+    """The first few, for an error; of very long ones the beginning."""
     names = list(names)
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    shown = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:most]]
+    return ", ".join(shown) + (", ..." if len(names) > most else "")

@@ -6,6 +6,7 @@ stand for classes of this module, which keep bytes and shape until the array is 
 
 import io
 import pickle
+import pickletools
 import struct
 import zipfile
 import zlib
@@ -55,6 +56,7 @@ def write_pickle(path: Path, content: Mapping[bytes, Any]) -> None:
 
 def _read(path: Path, content: bytes) -> dict[str, Any]:
     try:
+        _check_memo(content)
         found = _Reader(io.BytesIO(content), encoding="bytes").load()
     except _Refused as error:
         raise ValueError(
@@ -68,6 +70,13 @@ def _read(path: Path, content: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds a {type(found).__name__}; expected a dict: fetch the file again")
     return {_text(key): value.array if isinstance(value, _Array) else value for key, value in found.items()}
+
+
+def _check_memo(content: bytes) -> None:
+    """A place to remember a value at has a number; a huge one would make the reader allocate as much memory."""
+    for operation, argument, _ in pickletools.genops(content):
+        if "PUT" in operation.name and isinstance(argument, int) and argument > len(content):
+            raise pickle.UnpicklingError(f"it remembers a value as number {argument:,}")
 
 
 def _text(key: Any) -> str:

@@ -38,6 +38,7 @@ _FASHION_CLASSES = (
     "Bag",
     "Ankle boot",
 )
+_MOST_AXES = 8  # of an idx file; torch has room for 64
 _FASHION_SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 
 
@@ -135,7 +136,7 @@ def read_idx(path: str | Path) -> Tensor:
         raise ValueError(f"{path} ends after {len(content)} bytes; expected a header of {header}: {fix}")
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4)]
     found, expected = len(content) - header, math.prod(shape)
-    if found != expected:
+    if found != expected or not 1 <= len(shape) <= _MOST_AXES:
         raise ValueError(f"{path} holds {found} values; expected {expected} for shape {tuple(shape)}: {fix}")
     if expected == 0:  # torch.frombuffer refuses to read nothing
         return torch.empty(shape, dtype=torch.uint8)

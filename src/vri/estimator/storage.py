@@ -51,17 +51,19 @@ def save(classifier: Any, path: Path) -> None:
 def load(kind: type[Any], path: Path, module: Any) -> Any:
     """A classifier that predicts as the saved one did."""
     about, tensors = _read(path)
-    classes_list = json.loads(about["classes"])
-    classes = np.empty(len(classes_list), dtype=object)
-    classes[:] = classes_list
-    if about["classes_dtype"] != "object":
-        classes = classes.astype(about["classes_dtype"])
-    found = kind(module=module, hidden=tuple(json.loads(about["hidden"])))
-    found.classes_ = classes
-    found.n_features_in_ = int(about["features"])
-    arrays = {name.removeprefix("scaling."): t.numpy() for name, t in tensors.items() if name.startswith("scaling.")}
-    found._scaling = Scaling(about["scaling"], **arrays)
-    network = _network(path, about, module, len(classes))
+    try:
+        found, network = _described(kind, module, about, tensors)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, MemoryError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{path} is damaged ({type(error).__name__}: {reason}); expected a file as VRIClassifier.save wrote it"
+        ) from None
+    if network is None:
+        if module is None:
+            raise ValueError(
+                f"{path} holds the weights of a network of your own, which is not in the file; pass it as module="
+            )
+        network = module if isinstance(module, nn.Module) else module(len(found.classes_))
     weights = {name.removeprefix("module."): t for name, t in tensors.items() if name.startswith("module.")}
     try:
         network.load_state_dict(weights)
@@ -71,14 +73,23 @@ def load(kind: type[Any], path: Path, module: Any) -> Any:
     return found
 
 
-def _network(path: Path, about: dict[str, str], module: Any, classes: int) -> nn.Module:
+def _described(
+    kind: type[Any], module: Any, about: dict[str, str], tensors: dict[str, torch.Tensor]
+) -> tuple[Any, nn.Module | None]:
+    """The classifier without its weights; and its network, unless that is the user's own."""
+    classes_list, hidden = json.loads(about["classes"]), tuple(json.loads(about["hidden"]))
+    classes = np.empty(len(classes_list), dtype=object)
+    classes[:] = classes_list
+    if about["classes_dtype"] != "object":
+        classes = classes.astype(about["classes_dtype"])
+    found = kind(module=module, hidden=hidden)
+    found.classes_ = classes
+    found.n_features_in_ = int(about["features"])
+    arrays = {name.removeprefix("scaling."): t.numpy() for name, t in tensors.items() if name.startswith("scaling.")}
+    found._scaling = Scaling(about["scaling"], **arrays)
     if about["own_module"] == "True":
-        if module is None:
-            raise ValueError(
-                f"{path} holds the weights of a network of your own, which is not in the file; pass it as module="
-            )
-        return module if isinstance(module, nn.Module) else module(classes)
-    return backbones.mlp(int(about["inputs"]), classes, json.loads(about["hidden"]), seed=0)
+        return found, None
+    return found, backbones.mlp(int(about["inputs"]), len(classes), hidden, seed=0)
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:

@@ -93,7 +93,7 @@ def load(path: str | Path, y: ArrayLike | None = None) -> Noise:
     found = Noise(
         as_labels(labels, classes),
         torch.from_numpy(mask),
-        torch.from_numpy(matrix),
+        torch.from_numpy(matrix.astype(np.float64)),
         float(arrays["rate"]),
         str(arrays["name"]),
         *(values[0].item() if len(values) else None for values in (arrays["asked_rate"], arrays["seed"])),

@@ -2,8 +2,9 @@
 
 const REVIEW_COLUMNS = ["id", "given_label", "suggested_label", "decision", "new_label"];
 
-// Apostrophes before the sign count too, or a name that has one of its own would lose it when it is read back.
-const FORMULA = /^'*[=+\-@\t\r]/;
+// Apostrophes before the sign count too, or a name that has one of its own would lose it when it is read back. A number
+// with a sign is no formula; the last four signs are the wide ones of Asian keyboards. cells.py has the same.
+const FORMULA = /^(?![+-](?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$)'*[=+\-@\t\r\n＝＋－＠]/;
 
 function escapeCell(cell) {
   return FORMULA.test(cell) ? `'${cell}` : cell;
