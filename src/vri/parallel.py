@@ -7,6 +7,7 @@ averaged again. Nothing here does anything until `start` has found other workers
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,6 +100,18 @@ def workers() -> Iterator[None]:
         _group = None
         raise
     finish()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within this block nothing is exchanged: for what one worker does by itself."""
+    global _group
+    here = _group
+    _group = None
+    try:
+        yield
+    finally:
+        _group = here
 
 
 def world() -> int:
@@ -508,4 +521,6 @@ def _timeout() -> float:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """The first sentence of an error, without the place in PyTorch's own source that it may begin with."""
+    found = re.match(r"(?:\[\S*\]\s*)?(.*?)(?:\. |\.?\n|\.?$)", str(error).strip())
+    return (found and found[1]) or type(error).__name__

@@ -11,7 +11,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--out", type=Path, help="write the report as JSON, too")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a first impression")
     parser.add_argument("--only", nargs="+", help="only these parts")
-    parser.add_argument("--methods", action="store_true", help="time and memory of every method instead, ten minutes")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--methods", action="store_true", help="time and memory of every method instead, ten minutes")
+    instead.add_argument("--distributed", action="store_true", help="bytes and time of a step on two workers instead")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.set_defaults(run=_run)
 
@@ -24,6 +26,10 @@ def _run(options: argparse.Namespace) -> int:
         from vri.benchmark_methods import measure_methods
 
         parts = {"methods": measure_methods}
+    if options.distributed:
+        from vri.benchmark_parallel import measure_distributed
+
+        parts = {"distributed": measure_distributed}
     report = benchmark.run(quick=options.quick, out=options.out, only=options.only, device=options.device, parts=parts)
     print(benchmark.format_table(report))
     return 0
