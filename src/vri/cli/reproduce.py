@@ -97,7 +97,7 @@ def _list(options: argparse.Namespace, folder: Path) -> int:
     from vri.experiments.reproduce.catalogue import EXPERIMENTS
     from vri.experiments.reproduce.estimate import seconds_of
 
-    rows = [("name", "runs", "one core", "data", "shows")]
+    rows = [("name", "runs", "one CPU core", "data", "shows")]
     for experiment in EXPERIMENTS.values():
         jobs = suite.jobs_of([experiment], options.scale, options.seeds, options.root)
         lacking = suite.lacking(experiment, options.scale, options.root)
