@@ -7,13 +7,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-from vri import parallel
+from vri import benchmark_parallel, parallel
+from vri.benchmark_timing import Sizes
 from vri.data.batches import Batches
 from vri.methods import METHODS, MLC, VRI, CrossEntropy, MetaMethod, Method
 from vri.selection import Selection
@@ -184,6 +187,13 @@ def bytes_of_steps() -> dict[str, Any]:
     return found
 
 
+def benchmark() -> dict[str, Any]:
+    """What `vri bench --distributed` measures, on tiny images."""
+    with patch.dict(benchmark_parallel.VARIANTS, {"vri": {}}, clear=True):
+        found = benchmark_parallel.take_steps({"sizes": asdict(Sizes(batch=4, image=8, rounds=1)), "device": "cpu"})
+    return found if parallel.first() else {}
+
+
 def half_precision() -> dict[str, Any]:
     """A few steps under autocast."""
     method = build("vri", network().float(), autocast=torch.bfloat16)
@@ -236,6 +246,7 @@ def everything(folder: Path) -> dict[str, Any]:
 
 def only_on_several(folder: Path) -> dict[str, Any]:
     results = {"whole": stopped_training(folder / "whole"), "messages": messages(), "bytes": bytes_of_steps()}
+    results["benchmark"] = benchmark()
     stopped_training(folder / "stopped", stop=7)
     stopped_training(folder / "shared", stop=7)  # for another number of workers to go on with
     return results | {"resumed": stopped_training(folder / "stopped")}

@@ -17,13 +17,15 @@ from torch import Tensor
 
 import parallel_worker as worker
 from vri import parallel
+from vri.benchmark_parallel import rows_of
+from vri.benchmark_timing import Sizes
 from vri.cli import main
 from vri.data.batches import Batches
 
 Results = dict[str, Any]
 
 
-def spawn(*arguments: str, timeout: float = 60) -> list[subprocess.CompletedProcess[str]]:
+def spawn(*arguments: str, timeout: float = 400) -> list[subprocess.CompletedProcess[str]]:
     """Two workers on this machine, as torchrun would start them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -31,7 +33,7 @@ def spawn(*arguments: str, timeout: float = 60) -> list[subprocess.CompletedProc
     started = []
     for rank in range(2):
         env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), parallel.TIMEOUT: "30"}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), parallel.TIMEOUT: "120"}
         command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", worker.__file__, *arguments]
         started.append(
             subprocess.Popen(
@@ -152,6 +154,23 @@ def test_bytes_are_as_counted(two: list[Results]) -> None:
             assert found == expected, name
 
 
+def test_the_benchmark_measures(two: list[Results]) -> None:
+    """Layers 128-1024-512-20 with an embedding 10-64, and 64-1024-512-20, beside the 466,714 parameters of ResNet-32."""
+    found = two[0]["benchmark"]
+    model, meta = 466_714, 640 + (129 + 65) * 1024 + 2 * (1025 * 512 + 513 * 20)
+    assert (found["model bytes"], found["meta bytes"]) == (4 * model, 4 * meta)
+    reported = found["bytes"]["vri"]["without one"] - 4 * model  # a few numbers beside the gradients
+    assert reported in range(8, 100, 8)
+    update, plain = 4 * (3 * model + meta) + reported, 4 * model + reported
+    kinds = {"with a meta update": update, "without one": plain, "mean": (update + plain) // 2}
+    assert found["bytes"] == {"vri": kinds}
+    rows = rows_of(found, Sizes(batch=4, image=8))
+    assert [row.name for row in rows if row.unit == "ms"] == ["vri, one worker"]
+    assert all(row.value is not None and row.value > 0 for row in rows)
+    by_name = {row.name: row.value for row in rows if row.part.startswith("exchanged")}
+    assert by_name["vri, with a meta update"] == pytest.approx(3 + meta / model, rel=1e-4)
+
+
 def test_half_precision(one: Results, two: list[Results]) -> None:
     first, second = (results["half"]["state"] for results in two)
     assert all(torch.equal(first[key], second[key]) for key in first)
@@ -196,7 +215,7 @@ def test_a_dead_worker_ends_the_job(two: list[Results], ended: list[subprocess.C
     assert first.returncode == 2
     lines = [line for line in first.stderr.splitlines() if line.startswith("vri train: ")]
     assert len(lines) == 1
-    assert lines[0].startswith("vri train: another worker died, or did not answer for 30 s (")
+    assert lines[0].startswith("vri train: another worker died, or did not answer for 120 s (")
     assert lines[0].endswith(
         "); look for its own message, then start the same command with --resume: it goes on from the last checkpoint. "
         "VRI_TIMEOUT sets the seconds to wait"
@@ -242,6 +261,23 @@ def test_a_timeout_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> N
         parallel.start()
     assert str(error.value) == (
         f"VRI_TIMEOUT={text!r} in the environment: expected a number of seconds above 0, such as 600"
+    )
+
+
+def test_workers_that_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError(
+            "[/torch/socket.cpp:12] The client socket has timed out after 600s. More follows.\nAnd more."
+        )
+
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "far", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.distributed, "init_process_group", refuse)
+    with pytest.raises(parallel.WorkerLost) as error:
+        parallel.start()
+    assert str(error.value) == (
+        "the other workers can't be reached at far:1 (The client socket has timed out after 600s); expected all 2 of "
+        "them within 600 s: check that torchrun runs on every machine"
     )
 
 
