@@ -80,7 +80,7 @@ def _read(path: Path) -> dict[str, Array]:
         raise FileNotFoundError(f"{path} is not there; expected an .npz file: check the name")
     found = {}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             for name in file.files:
                 try:
                     found[name] = file[name]

@@ -4,10 +4,9 @@ import codecs
 import csv
 import difflib
 import importlib
-import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 SUFFIXES = (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
 
 _WHOLE = re.compile(r"([+-]?\d+)\.0*")  # 1.0, as spreadsheets and pandas write the class 1
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 
@@ -86,7 +86,7 @@ def read_text_rows(path: Path, encoding: str = "utf-8") -> TextRows:
     """Read a CSV or TSV file; every row must have as many cells as the header."""
     text = _decode(path, encoding)
     mark = "\ufeff" if text.startswith("\ufeff") else ""
-    lines = _Remembered(io.StringIO(text[len(mark) :], newline=""))
+    lines = _Remembered(_lines(text, len(mark)))
     delimiter = TEXT_SUFFIXES[path.suffix.lower()]
     raw, rows = [], []
     limit = csv.field_size_limit(max(len(text), 1))  # Python's own is 131,072 characters: long texts are longer
@@ -182,6 +182,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
     known = list(names)
     lower = {each.lower(): each for each in known}
     return lower.get(name.lower()) or difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+
+
+def _lines(text: str, start: int) -> Iterator[str]:
+    """One after the other, each with its end; `io.StringIO` would hold the whole text once more, at four bytes each."""
+    return (match[0] for match in _LINE.finditer(text, start))
 
 
 class _Remembered:
