@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -107,6 +108,41 @@ def judge(probabilities: Tensor, given: Tensor) -> Verdict:
     low, high = min(rate, *others), max(rate, *others)
     interval = (max(low - _sampling(low, len(given)), 0.0), min(high + _sampling(high, len(given)), 1.0))
     return Verdict(right, beliefs, transitions, rate, interval)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What `judge` made of some labels, to judge others like them by, as many at a time as one likes.
+
+    Attributes:
+        transitions: (c, c) how labels got confused.
+        lifts: (c, c) see `lift`.
+        scores: (k,) ascending, how good labels are by lift.
+        qualities: (k,) ascending, the probability of being right that goes with each; between them it is interpolated.
+    """
+
+    transitions: Tensor
+    lifts: Tensor
+    scores: Tensor
+    qualities: Tensor
+
+    @classmethod
+    def learn(cls, probabilities: Tensor, given: Tensor, verdict: Verdict) -> Self:
+        """From what `judge` got and what it found."""
+        lifts = lift(sharpen(probabilities, _SHARPNESS), given)
+        scores, group = _of(true_class(probabilities, given, lifts), given).unique(return_inverse=True)
+        # labels that are as good as each other by lift share what they got
+        total = torch.zeros_like(scores).index_add_(0, group, verdict.label_quality)
+        return cls(verdict.transitions, lifts, scores, total / torch.bincount(group))
+
+    def judge(self, probabilities: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+        """Quality (n,) of labels and beliefs (n, c), as `judge` would give them in the company it has seen."""
+        beliefs = true_class(sharpen(probabilities, _SHARPNESS), given, self.transitions)
+        score = _of(true_class(probabilities, given, self.lifts), given)
+        high = torch.searchsorted(self.scores, score).clamp(max=len(self.scores) - 1)
+        low = (high - 1).clamp(min=0)
+        share = (score - self.scores[low]) / (self.scores[high] - self.scores[low]).clamp_min(1e-300)
+        return torch.lerp(self.qualities[low], self.qualities[high], share.clamp(0, 1)), beliefs
 
 
 def threshold(label_quality: Tensor, precision: float) -> float:

@@ -74,7 +74,7 @@ def clean(
         progress: tell on stderr what is going on.
         command: shown on the page.
     """
-    device = _check(options)
+    device = usable_device(options)
     check_out(out, path)
 
     def tell(line: str) -> None:
@@ -133,22 +133,13 @@ def _train(
         held = model.fold_ == 0
         predicted = model.classes_[model.out_of_sample_proba_[held].argmax(1)]
     else:
-        held = _hold_out(given, options.seed)
+        held = hold_out(given, options.seed)
         tell("training once more without a fifth of the samples, to measure accuracy on them")
         rest = None if trusted is None else trusted[~held]
         predicted = classifier("vri", "held-out", None).fit(X[~held], given[~held], trusted=rest).predict(X[held])
     tell("training plainly on the given labels, to compare")
     plain = classifier("cross-entropy", "plain", None).fit(X[~held], given[~held]).predict(X[held])
-    known = np.zeros(int(held.sum()), bool) if trusted is None else trusted[held]
-    enough = int(known.sum()) >= ENOUGH_TRUSTED
-    scored = known if enough else np.ones(len(known), bool)
-    right = given[held][scored]
-    before, after = float(np.mean(plain[scored] == right)), float(np.mean(predicted[scored] == right))
-    accuracy_on = (
-        f"{len(right):,} trusted samples held out"
-        if enough
-        else f"{len(right):,} samples held out, against their given labels"
-    )
+    before, after, accuracy_on = accuracies(plain, predicted, given[held], None if trusted is None else trusted[held])
     tell("scoring")
     model.save(out / _CLASSIFIER)
     frame = model.find_label_issues()
@@ -182,7 +173,21 @@ def _train(
     )
 
 
-def _hold_out(given: NDArray[Any], seed: int) -> NDArray[np.bool_]:
+def accuracies(
+    plain: NDArray[Any], predicted: NDArray[Any], given: NDArray[Any], trusted: NDArray[np.bool_] | None
+) -> tuple[float, float, str]:
+    """Accuracy of plain training and of vri on held-out samples, and what it was measured on."""
+    known = np.zeros(len(given), bool) if trusted is None else trusted
+    enough = int(known.sum()) >= ENOUGH_TRUSTED
+    scored = known if enough else np.ones(len(known), bool)
+    right = given[scored]
+    before, after = float(np.mean(plain[scored] == right)), float(np.mean(predicted[scored] == right))
+    if enough:
+        return before, after, f"{len(right):,} trusted samples held out"
+    return before, after, f"{len(right):,} samples held out, against their given labels"
+
+
+def hold_out(given: NDArray[Any], seed: int) -> NDArray[np.bool_]:
     """A fifth of the samples of each class, at least one; no class has a single sample."""
     generator = np.random.default_rng(seed)
     held = np.zeros(len(given), bool)
@@ -260,7 +265,7 @@ def _write(
         "seconds": round(found.seconds, 2),
         "settings": settings,
         "notes": source.notes,
-        "versions": _versions(),
+        "versions": versions(),
     }
     with atomic_write(out / _SUMMARY) as file:
         file.write(json.dumps(asdict(summary) | about, indent=1, ensure_ascii=False).encode())
@@ -317,8 +322,8 @@ def _count(mask: NDArray[np.bool_] | None) -> int:
 # settings
 
 
-def _check(options: CleanOptions) -> torch.device:
-    """The device; all mistakes are told at once."""
+def usable_device(options: CleanOptions) -> torch.device:
+    """The device; all mistakes in the options are told at once."""
     wrong = []
     if not 0 <= options.confidence <= 1:
         wrong.append(f"--confidence is {options.confidence:g}; expected 0 to 1")
@@ -359,6 +364,7 @@ def _settings(source: Source, source_options: SourceOptions, options: CleanOptio
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of what the results depend on."""
     packages = ("torch", "numpy", "scikit-learn", "pandas")
     return {"vri": vri.__version__, "python": platform.python_version()} | {p: metadata.version(p) for p in packages}

@@ -29,6 +29,7 @@ IMAGES, TABLE, TEXT, EMBEDDINGS = "images", "table", "text", "embeddings"
 
 _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "1.0": True, "0.0": False}
 _LONGEST_CELL, _LONGEST_TEXT, _MOST_FIELDS = 300, 5_000, 30  # characters and fields that a suspect shows
+_MOST_CLASSES = 2_000  # the page holds a number for each pair of them
 _SHOWN_NUMBERS = 8  # of an embedding
 
 Mask = NDArray[np.bool_]
@@ -164,7 +165,7 @@ def _open_images(path: Path, options: SourceOptions, progress: bool) -> Source:
         make_inputs=make_inputs,
         module=folders.Backbone(backbone, size, options.seed) if weights is None else None,
         describe=lambda i: Description(image=folders.thumbnail(path / listing.paths[i])),
-        fingerprint=digest if weights is None else f"{digest} {_file_hash(weights)}",
+        fingerprint=digest if weights is None else f"{digest} {file_hash(weights)}",
         notes=listing.notes,
     )
 
@@ -210,7 +211,7 @@ def _open_table(path: Path, options: SourceOptions, progress: bool) -> Source:
         make_inputs=lambda cache, device, progress: found.X,
         module=None,
         describe=describe,
-        fingerprint=_file_hash(path),
+        fingerprint=file_hash(path),
         notes=[f"learning from {shorten(found.names)} ({len(found.names)} columns)", *found.notes],
     )
 
@@ -272,7 +273,7 @@ def _open_embeddings(path: Path, options: SourceOptions, progress: bool) -> Sour
         make_inputs=lambda cache, device, progress: X,
         module=None,
         describe=describe,
-        fingerprint=_file_hash(path),
+        fingerprint=file_hash(path),
     )
 
 
@@ -330,16 +331,23 @@ def check_options(path: Path, kind: str, options: SourceOptions) -> None:
 
 def _checked(path: Path, source: Source) -> Source:
     """There are classes to learn; those with a single sample are told."""
-    counts = Counter(source.labels)
+    source.notes.extend(check_classes(path, Counter(source.labels)))
+    if source.trusted is not None and not source.trusted.any():
+        raise ValueError("--trusted marks no sample; expected at least one: mark some, or leave it out")
+    return source
+
+
+def check_classes(path: Path, counts: Counter[str]) -> list[str]:
+    """Whether there are classes to learn, by their numbers of samples; returns a note on those with a single one."""
+    samples = counts.total()
     if len(counts) < 2:
         raise ValueError(
-            f"all {len(source.labels):,} samples of {path} have the label {source.labels[0]!r}; "
-            "expected at least two classes"
+            f"all {samples:,} samples of {path} have the label {next(iter(counts))!r}; expected at least two classes"
         )
     single = sorted(label for label, count in counts.items() if count == 1)
-    if 2 * len(single) > len(source.labels):
+    if 2 * len(single) > samples:
         raise ValueError(
-            f"{path} has {len(counts):,} different labels in {len(source.labels):,} samples, such as "
+            f"{path} has {len(counts):,} different labels in {samples:,} samples, such as "
             f"{shorten(counts)}; expected classes with several samples each: is it the column of the labels?"
         )
     if len(counts) - len(single) < 2:
@@ -347,11 +355,12 @@ def _checked(path: Path, source: Source) -> Source:
             f"only one label of {path} comes more than once, {counts.most_common(1)[0][0]!r}; "
             "expected at least two classes with several samples each"
         )
-    if source.trusted is not None and not source.trusted.any():
-        raise ValueError("--trusted marks no sample; expected at least one: mark some, or leave it out")
-    if single:
-        source.notes.append(f"classes with a single sample, whose label can't be judged: {shorten(single)}")
-    return source
+    if len(counts) > _MOST_CLASSES:
+        raise ValueError(
+            f"{path} has {len(counts):,} different labels; expected at most {_MOST_CLASSES:,}, as each is compared "
+            "with each: clean a part of the classes at a time"
+        )
+    return [f"classes with a single sample, whose label can't be judged: {shorten(single)}"] if single else []
 
 
 def _trusted_file(name: str, ids: Sequence[str], expected: str) -> Mask:
@@ -391,6 +400,7 @@ def _cell(value: Any, longest: int = _LONGEST_CELL) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def _file_hash(path: Path) -> str:
+def file_hash(path: Path) -> str:
+    """Of the content of a file, short."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

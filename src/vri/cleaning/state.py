@@ -5,7 +5,7 @@ import os
 import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,11 @@ from vri.files import atomic_write
 
 STATE = "state"
 OUTPUTS = ("label_issues.csv", "corrected.csv", "classifier.safetensors", "summary.json", "report.html")
+FOLDERS = ("label_issues", "corrected")  # what a stream has in place of the first two
 
 _SETTINGS, _FINDINGS = "settings.json", "findings.npz"
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,27 +61,36 @@ class Findings:
 
     def save(self, out: Path) -> None:
         """Keep them in the state of a run."""
-        values = asdict(self)
-        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        rest = json.dumps({name: value for name, value in values.items() if name not in arrays})
-        with atomic_write(out / STATE / _FINDINGS) as file:
-            np.savez(file, allow_pickle=False, rest=np.frombuffer(rest.encode(), np.uint8), **arrays)
+        save_found(out / STATE / _FINDINGS, self)
 
     @classmethod
     def load(cls, out: Path) -> Self | None:
         """Those of a run that was trained to the end, or None."""
-        path = out / STATE / _FINDINGS
-        if not path.exists():
-            return None
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                rest = json.loads(file["rest"].tobytes())
-                rest["noise_interval"] = tuple(rest["noise_interval"])
-                return cls(**rest, **{f.name: file[f.name] for f in fields(cls) if f.name not in rest})
-        except OSError:
-            raise
-        except Exception:  # a damaged file can raise anything
-            raise ValueError(f"{path} is damaged; pass --fresh to start anew, or another --out") from None
+        return load_found(out / STATE / _FINDINGS, cls)
+
+
+def save_found(path: Path, found: Any) -> None:
+    """Write a dataclass of arrays and of what JSON can hold."""
+    values = asdict(found)
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    rest = json.dumps({name: value for name, value in values.items() if name not in arrays})
+    with atomic_write(path) as file:
+        np.savez(file, allow_pickle=False, rest=np.frombuffer(rest.encode(), np.uint8), **arrays)
+
+
+def load_found(path: Path, kind: type[Found]) -> Found | None:
+    """What `save_found` wrote, or None."""
+    if not path.exists():
+        return None
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            rest = json.loads(file["rest"].tobytes())
+            rest["noise_interval"] = tuple(rest["noise_interval"])
+            return kind(**rest, **{f.name: file[f.name] for f in fields(kind) if f.name not in rest})  # type: ignore[arg-type]
+    except OSError:
+        raise
+    except Exception:  # a damaged file can raise anything
+        raise ValueError(f"{path} is damaged; pass --fresh to start anew, or another --out") from None
 
 
 def check_out(out: Path, source: Path) -> None:
@@ -133,6 +145,8 @@ def _remove(out: Path) -> None:
     """Delete a run: its settings last, so that the folder is known as ours until all is gone."""
     for name in OUTPUTS:
         (out / name).unlink(missing_ok=True)
+    for name in FOLDERS:
+        shutil.rmtree(out / name, ignore_errors=True)
     for path in (out / STATE).iterdir():
         if path.is_dir():
             shutil.rmtree(path)

@@ -11,14 +11,18 @@ if TYPE_CHECKING:
 _PAIRS = 5  # confused labels that are printed
 
 _SOURCE = {  # how to read SOURCE
-    "label": (str, "COLUMN", "column of the labels; for .npz the name of their array (y or labels)"),
+    "label": (
+        str,
+        "COLUMN",
+        "column of the labels; for .npz the name of their array (y or labels), for .npy their file",
+    ),
     "features": (str, "A,B,…", "columns to learn from (all that can be used); for .npz the array (X)"),
     "text": (str, "COLUMN", "column of text to learn from, by TF-IDF"),
-    "id": (str, "COLUMN", "column of ids (rows are counted from 0)"),
+    "id": (str, "COLUMN", "column of ids, for .npy their file (rows are counted from 0)"),
     "trusted": (
         str,
         "FILE|COLUMN",
-        "labels known to be right: a column of true and false, or a file with one id a line",
+        "labels known to be right: a column or .npy file of true and false, or a file with one id a line",
     ),
     "encoding": (str, "NAME", "encoding of a CSV file (utf-8)"),
     "backbone": (str, "NAME", "network for images (small_cnn; resnet50 with --weights), as in vri train"),
@@ -33,6 +37,8 @@ _SEARCH = {  # how to look for wrong labels
     "device": (str, "NAME", "auto, cpu or cuda (auto)"),
     "max_suspects": (int, "N", "most samples on the page (5000)"),
 }
+_STREAM = {"sample": (int, "N", "for .npy: rows to learn from (as many as some hundred megabytes hold)")}
+_ALSO = {"label": ["--labels"], "id": ["--ids"]}  # names that go better with a file
 
 
 def add(commands: Any) -> None:
@@ -40,14 +46,16 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "clean",
         help="find the wrong labels of your data",
-        description="Find the wrong labels of a folder of images by class, a table (CSV, TSV, Parquet), or embeddings "
-        "and labels in an .npz file. SOURCE is never changed. Ctrl-C stops; the same command goes on.",
+        description="Find the wrong labels of a folder of images by class, a table (CSV, TSV, Parquet), embeddings "
+        "and labels in an .npz file, or embeddings in an .npy file, which need not fit in memory. SOURCE is never "
+        "changed. Ctrl-C stops; the same command goes on.",
         epilog="Example: vri clean reviews.csv --label stars --text review --out cleaned",
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="folder root/class/image, table, or .npz file")
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="folder root/class/image, table, .npz or .npy file")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
-    for name, (kind, shown, text) in {**_SOURCE, **_SEARCH}.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=shown, help=text)
+    for name, (kind, shown, text) in {**_SOURCE, **_SEARCH, **_STREAM}.items():
+        names = [f"--{name.replace('_', '-')}", *_ALSO.get(name, [])]
+        parser.add_argument(*names, dest=name, type=kind, metavar=shown, help=text)
     parser.add_argument("--fresh", action="store_true", help="remove an earlier run in DIR and start anew")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=_run)
@@ -57,33 +65,35 @@ def _run(options: argparse.Namespace) -> int:
     # imported here, as --help needn't wait for it
     from vri.cleaning.run import CleanOptions, clean
     from vri.cleaning.sources import SourceOptions
+    from vri.cleaning.stream import clean_stream
 
     given = {name: getattr(options, name) for name in (*_SOURCE, *_SEARCH) if getattr(options, name) is not None}
     if "features" in given:
         given["features"] = tuple(name.strip() for name in given["features"].split(","))
-    summary = clean(
-        options.source,
-        options.out,
-        SourceOptions(**{name: given[name] for name in (*_SOURCE, "seed") if name in given}),
-        CleanOptions(**{name: given[name] for name in _SEARCH if name in given}),
-        fresh=options.fresh,
-        progress=not options.quiet,
-        command=_command(options),
-    )
-    print(describe(summary, options.out))
+    source = SourceOptions(**{name: given[name] for name in (*_SOURCE, "seed") if name in given})
+    search = CleanOptions(**{name: given[name] for name in _SEARCH if name in given})
+    more: dict[str, Any] = {"fresh": options.fresh, "progress": not options.quiet, "command": _command(options)}
+    streamed = options.source.suffix.lower() == ".npy" and not options.source.is_dir()
+    if streamed:
+        summary = clean_stream(options.source, options.out, source, search, sample=options.sample, **more)
+    elif options.sample is not None:
+        raise ValueError("--sample can't be used but with an .npy file; leave it out")
+    else:
+        summary = clean(options.source, options.out, source, search, **more)
+    print(describe(summary, options.out, streamed))
     return 0
 
 
 def _command(options: argparse.Namespace) -> str:
     """The command as one would type it."""
     words = ["vri", "clean", str(options.source), "--out", str(options.out)]
-    for name in (*_SOURCE, *_SEARCH):
+    for name in (*_SOURCE, *_SEARCH, *_STREAM):
         value = getattr(options, name)
         words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(words)
 
 
-def describe(summary: "Summary", out: Path) -> str:
+def describe(summary: "Summary", out: Path, streamed: bool = False) -> str:
     """What was found, for people."""
     low, high = summary.noise_interval
     lines = [
@@ -109,8 +119,12 @@ def describe(summary: "Summary", out: Path) -> str:
             f"accuracy: {summary.accuracy_before:.1%} by plain training, {summary.accuracy_after:.1%} by vri "
             f"({summary.accuracy_on})"
         )
+    kind = "/" if streamed else ".csv"
     lines.append(
-        f"wrote label_issues.csv, corrected.csv, classifier.safetensors, summary.json and report.html to {out}/"
+        f"wrote label_issues{kind}, corrected{kind}, classifier.safetensors, summary.json and report.html to {out}/"
     )
-    lines.append(f"next: open {out / 'report.html'} in a browser, decide, export review.csv, and run vri apply")
+    if streamed:
+        lines.append(f"next: read {out / 'corrected'} as one Parquet table, and look at {out / 'report.html'}")
+    else:
+        lines.append(f"next: open {out / 'report.html'} in a browser, decide, export review.csv, and run vri apply")
     return "\n".join(lines)
