@@ -56,8 +56,8 @@ _group: _Group | None = None
 def start() -> None:
     """Join the workers that `torchrun` has started, or those of a process group that is there; alone, do nothing.
 
-    NCCL carries what lies on GPUs, gloo what lies in main memory. VRI_TIMEOUT is how many seconds a worker waits for
-    the others, 600 if not set.
+    NCCL carries what lies on GPUs, gloo what lies in main memory: a group of your own needs both, the backend
+    "cpu:gloo,cuda:nccl". VRI_TIMEOUT is how many seconds a worker waits for the others, 600 if not set.
     """
     global _group
     timeout = _timeout()

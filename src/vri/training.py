@@ -125,6 +125,11 @@ def train(
     evaluated = {"test": test_set, "validation": validation_set}
     if selection is not None and not method.can_select:
         raise ValueError(f"selection was given for {type(method).__name__}, which can't use it; leave selection out")
+    if parallel.world() > 1 and not method.on_workers:
+        raise ValueError(
+            f"{type(method).__name__} does not run on several workers yet: its step does not sum over them; start one "
+            "worker, or build the step on vri.parallel and set on_workers = True"
+        )
     if mixup < 0:
         raise ValueError(f"mixup={mixup}: expected 0 or more; 0 mixes nothing")
     if keep_best is not None and validation_set is None:

@@ -103,7 +103,7 @@ class Batches:
         workers = parallel.world() if divide else 1
         if self.batch_size < workers:
             raise ValueError(
-                f"{self.batch_size} samples a batch for {workers} workers: expected at least one for each; raise "
+                f"a batch of {self.batch_size} for {workers} workers: expected at least one sample for each; raise "
                 "batch_size, give more samples, or start fewer workers"
             )
         whole, rest = divmod(self.size, self.batch_size)

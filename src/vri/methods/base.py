@@ -25,6 +25,7 @@ class Method(ABC):
     needs_clean: bool = False  # whether it can't do without clean samples
     can_select: bool = False  # whether selected samples may stand in for clean ones; it then has `warm_up`
     needs_index: bool = False  # whether a training batch ends with the samples' numbers
+    on_workers: bool = False  # whether steps of several workers, each on its part of a batch, are one on the whole
     networks: int = 1  # classifiers it trains; only `model` runs at test time
     paper: str = ""  # where it comes from
 

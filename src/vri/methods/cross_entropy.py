@@ -16,6 +16,8 @@ from vri.randomness import draw_seed
 class CrossEntropy(Method):
     """Train on the noisy labels as if they were right."""
 
+    on_workers = True
+
     def __init__(
         self,
         model: nn.Module,

@@ -60,6 +60,7 @@ class MetaMethod(Method):
 
     needs_clean = True
     can_select = True
+    on_workers = True
     kl_weight: float | None = None  # λ: the meta networks minimise L_meta(θ̂) + α·λ·KL; None if there is no KL term
     kl_route: str = "objective"  # or "features": KL inside the loss of the look-ahead, and through the features
     sums: bool = False  # whether `loss` is a sum over samples with weights of the whole batch, instead of a mean

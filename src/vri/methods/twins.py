@@ -34,6 +34,7 @@ class TwoNetworks(Method):
     """
 
     networks = 2
+    on_workers = True
 
     def __init__(
         self,
