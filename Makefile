@@ -1,8 +1,10 @@
 # Each target does all the set-up it needs: a virtual environment in .venv with the package in it.
 PYTHON ?= python3
 BIN := .venv/bin
+# one of the pages that pip-audit reads
+ADVISORIES := https://pypi.org/pypi/pip/24.0/json
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench audit clean
 
 demo: .venv/installed  ## VRI beside three baselines on digits with 40 % wrong labels, under two minutes
 	$(BIN)/vri demo --out demo
@@ -17,6 +19,18 @@ lint: .venv/installed  ## style and types
 
 bench: .venv/installed  ## speed, memory and exactness of the step, under five minutes
 	$(BIN)/vri bench --out benchmarks/results/bench.json
+
+# In an environment of its own: the tool brings packages that the project has no use for.
+audit: .venv/audit/installed  ## known weaknesses of all that constraints.txt pins; needs the network
+	@.venv/audit/bin/python -c "import urllib.request; urllib.request.urlopen('$(ADVISORIES)', timeout=20)" 2>/dev/null \
+		|| { echo "make audit: $(ADVISORIES) can't be reached: nothing was checked; run it where there is a network"; exit 3; }
+	.venv/audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
+
+.venv/audit/installed:
+	$(PYTHON) -m venv .venv/audit
+	.venv/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 \
+		|| { echo "make audit: pip-audit can't be fetched: nothing was checked; run it where there is a network"; exit 3; }
+	touch $@
 
 clean:
 	rm -rf .venv build dist demo

@@ -83,15 +83,19 @@ def _train_content(out: Path) -> Mapping[str, Any]:
         "checkpoint": _hash(state),
         "history": _hash([_untimed(json.loads(line)) for line in lines]),
         "record": _hash(record),
-        "classifier": _file_hash(out / "classifier.safetensors"),
+        "classifier": _classifier_hash(out / "classifier.safetensors"),
         "split": _file_hash(out / "split.npz"),
     }
 
 
 def _clean_content(out: Path) -> Mapping[str, Any]:
-    names = ("label_issues.csv", "corrected.csv", "classifier.safetensors")
     summary = _untimed(json.loads((out / "summary.json").read_text()))
-    return {name: _file_hash(out / name) for name in names} | {"summary.json": _hash(summary)}
+    return {
+        "label_issues.csv": _file_hash(out / "label_issues.csv"),
+        "corrected.csv": _file_hash(out / "corrected.csv"),
+        "classifier": _classifier_hash(out / "classifier.safetensors"),
+        "summary": _hash(summary),
+    }
 
 
 def _get_content(out: Path) -> Mapping[str, Any]:
@@ -125,6 +129,15 @@ def _hash(value: Any) -> str:
 
     add(value)
     return digest.hexdigest()
+
+
+def _classifier_hash(path: Path) -> str:
+    """Of what is in it: safetensors writes the description in another order each time."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        about = sorted((file.metadata() or {}).items())
+        return _hash([about, {name: file.get_tensor(name) for name in sorted(file.keys())}])
 
 
 def _file_hash(path: Path) -> str:
