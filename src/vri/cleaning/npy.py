@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -83,9 +84,9 @@ class Npy:
         """The rows with these numbers, which ascend; those near each other are read at once."""
         found = np.empty((len(rows), *self.shape[1:]), self.dtype.newbyteorder("="))
         window = rows // max(1, _TOGETHER // self.row_bytes)
-        starts = np.flatnonzero(np.diff(window, prepend=-1))
+        edges = [*np.flatnonzero(np.diff(window, prepend=-1)).tolist(), len(rows)]
         with self.path.open("rb") as file:
-            for a, b in zip(starts, [*starts[1:], len(rows)], strict=True):
+            for a, b in pairwise(edges):
                 found[a:b] = self._read(file, int(rows[a]), int(rows[b - 1]) + 1)[rows[a:b] - rows[a]]
         return found
 

@@ -30,7 +30,7 @@ from vri.estimator import VRIClassifier
 from vri.files import atomic_write
 
 MOST_SAMPLED = 200_000
-_BUDGET = 1.3e9  # bytes that training may take; copies of the sample and of its probabilities are made on the way
+_BUDGET = 1.4e9  # bytes that training may take: about eight copies of the sample and of its probabilities
 _PART = 2**26  # bytes of embeddings in a part
 _MOST_ROWS = 250_000  # in a part
 _SHOWN_NUMBERS = 8  # of an embedding
@@ -115,7 +115,7 @@ def _check(path: Path, source: SourceOptions, options: CleanOptions, sample: int
 
 def sample_size(width: int, classes: int) -> int:
     """Rows that training can hold in memory, at most 200,000."""
-    return int(min(MOST_SAMPLED, _BUDGET // (24 * width + 56 * classes)))
+    return int(min(MOST_SAMPLED, _BUDGET // (8 * (4 * width + 8 * classes))))
 
 
 def _rows_a_part(embeddings: Npy) -> int:

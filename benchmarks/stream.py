@@ -1,0 +1,140 @@
+"""`vri clean` on an .npy file larger than the memory it may take, and what the size of the sample does to the result.
+
+    python benchmarks/stream.py --out benchmarks/results/stream.json
+
+Fashion-MNIST with 40 % flipped labels. `sample`: its 60,000 images as float16 pixels, learned from samples of several
+sizes. `size`: random projections of them to 256 numbers, repeated with jitter, as float16, in a process whose data may
+take 2 GB (RLIMIT_DATA). The rows judged in a second are taken from the times at which the parts were written.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+import torch
+from sklearn.metrics import average_precision_score
+
+from vri import data, noise
+
+LIMIT = 2 * 2**30  # bytes
+TARGET = (10_000_000, 256)
+
+
+def clean(folder: Path, *more: str) -> dict[str, Any]:
+    """Run the command in a process of its own; seconds, processor seconds and peak memory."""
+    out = folder / "out"
+    command = [sys.executable, "-m", "vri", "clean", str(folder / "X.npy"), "--labels", str(folder / "y.npy")]
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, "--out", str(out), "--fresh", "--quiet", *more],
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT)),
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"vri clean ended with status {status}")
+    return {
+        "seconds": round(time.perf_counter() - start, 1),
+        "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
+        "peak_megabytes": round(used.ru_maxrss / 1024),
+    }
+
+
+def score(folder: Path, true: Any) -> dict[str, Any]:
+    """How well the wrong labels were found, over all rows."""
+    given = np.load(folder / "y.npy")
+    found = parquet.read_table(folder / "out" / "label_issues", columns=["label_quality"]).column(0).to_numpy()
+    labels = parquet.read_table(folder / "out" / "corrected", columns=["label"]).column(0).to_numpy()
+    summary = json.loads((folder / "out" / "summary.json").read_text())
+    return {
+        "learned_from": summary["learned_from"],
+        "average_precision": round(float(average_precision_score(given != true, -found)), 4),
+        "wrong_before": round(float((given != true).mean()), 4),
+        "wrong_after": round(float((labels != true).mean()), 4),
+        "estimated_wrong": round(summary["noise_rate"], 4),
+    }
+
+
+def flipped(true: torch.Tensor, seed: int) -> Any:
+    return noise.flip(None, true, num_classes=10, rate=0.4, seed=seed).labels.numpy()
+
+
+def sample_sizes(folder: Path, sizes: list[int], seeds: int) -> list[dict[str, Any]]:
+    images = data.load("fashion-mnist")
+    np.save(folder / "X.npy", (images.train_x.flatten(1).float() / 255).half().numpy())
+    rows = []
+    for seed in range(seeds):
+        np.save(folder / "y.npy", flipped(images.train_y, seed))
+        for size in sizes:
+            cost = clean(folder, "--sample", str(size), "--seed", str(seed))
+            rows.append({"sample": size, "seed": seed} | score(folder, images.train_y.numpy()) | cost)
+            print(rows[-1], flush=True)
+    return rows
+
+
+def large(folder: Path, count: int, width: int, epochs: int) -> dict[str, Any]:
+    images = data.load("fashion-mnist")
+    generator = np.random.default_rng(0)
+    directions = generator.normal(size=(784, width)).astype(np.float32) / 28
+    small = (images.train_x.flatten(1).float() / 255).numpy() @ directions
+    whole = np.lib.format.open_memmap(folder / "X.npy", "w+", np.float16, (count, width))
+    spread = np.float32(0.1 * small.std())
+    for start in range(0, count, len(small)):
+        rows = min(len(small), count - start)
+        whole[start : start + rows] = small[:rows] + spread * generator.standard_normal((rows, width), np.float32)
+    whole.flush()
+    del whole
+    true = images.train_y.repeat(-(-count // len(small)))[:count]
+    np.save(folder / "y.npy", flipped(true, 0))
+    cost = clean(folder, "--epochs", str(epochs))
+    written = [path.stat().st_mtime for path in sorted((folder / "out" / "label_issues").iterdir())]
+    first = parquet.read_metadata(folder / "out" / "label_issues" / "part-00000.parquet").num_rows
+    rate = (count - first) / (written[-1] - written[0])
+    found = {
+        "rows": count,
+        "width": width,
+        "epochs": epochs,
+        "file_megabytes": round((folder / "X.npy").stat().st_size / 2**20),
+        "limit_megabytes": LIMIT // 2**20,
+        "rows_a_second": round(rate),
+        "parts": len(written),
+    }
+    found |= score(folder, true.numpy()) | cost
+    extrapolated = cost["seconds"] + (TARGET[0] - count) / rate
+    return found | {"extrapolated": {"rows": TARGET[0], "width": TARGET[1], "seconds": round(extrapolated)}}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", default="5000,20000,60000")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=4_500_000, help="of the large file")
+    parser.add_argument("--epochs", type=int, default=4, help="of the training on a sample of it")
+    parser.add_argument("--only", choices=("sample", "size"))
+    parser.add_argument("--folder", type=Path, help="for the large files, which are deleted (the system's)")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    results = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    results["machine"] = {"cores": os.cpu_count(), "system": platform.platform(terse=True), "torch": torch.__version__}
+    for part in ("size", "sample"):
+        if options.only not in (None, part):
+            continue
+        with tempfile.TemporaryDirectory(dir=options.folder) as name:
+            if part == "size":
+                results[part] = large(Path(name), options.rows, TARGET[1], options.epochs)
+                print(results[part], flush=True)
+            else:
+                sizes = [int(size) for size in options.samples.split(",")]
+                results[part] = sample_sizes(Path(name), sizes, options.seeds)
+        if options.out:
+            options.out.write_text(json.dumps(results, indent=1) + "\n")
