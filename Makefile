@@ -10,7 +10,7 @@ demo: .venv/installed  ## VRI beside three baselines on digits with 40 % wrong l
 	$(BIN)/vri demo --out demo
 
 test: .venv/installed  ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: .venv/installed  ## style and types
 	$(BIN)/ruff check .

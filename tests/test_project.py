@@ -27,6 +27,7 @@ LAYERS = {  # a module belongs to the longest name that begins it; what is not n
     "vri.networks": "algorithm",
     "vri.bilevel": "algorithm",
     "vri.tangents": "algorithm",
+    "vri.parallel": "border",
     "vri.classifier": "algorithm",
     "vri.methods.base": "interface",
     "vri.methods": "methods",
