@@ -464,16 +464,30 @@ def test_a_write_that_fails_is_told_in_one_line(
     assert main([*TRAIN, "--out", str(tmp_path), "--resume"]) == 0
 
 
-def test_a_full_disk_elsewhere_is_told_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (
+            errno.ENOSPC,
+            "the disk is full (a/history.jsonl); free some space, then run the same command again: "
+            "what is whole is kept",
+        ),
+        (
+            errno.EROFS,
+            "a/history.jsonl can't be used (Read-only file system); choose another place, or change its permissions",
+        ),
+        (errno.ENOENT, "[Errno 2] No such file or directory: 'a/history.jsonl'"),
+    ],
+)
+def test_errors_of_the_system_are_told_in_words(
+    number: int, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(_: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device", "a/history.jsonl")
+        raise OSError(number, os.strerror(number), "a/history.jsonl")
 
     monkeypatch.setattr("vri.cli.methods._run", fail)
     assert main(["methods"]) == 2
-    assert capsys.readouterr().err == (
-        "vri methods: the disk is full (a/history.jsonl); free some space, then run the same command again: "
-        "what is whole is kept\n"
-    )
+    assert capsys.readouterr().err == f"vri methods: {expected}\n"
 
 
 def test_an_error_of_another_file_is_left_as_it_is(tmp_path: Path) -> None:

@@ -42,10 +42,14 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong; the system's word for a full disk alone would not help."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.strerror is not None:
-        where = f" ({error.filename})" if error.filename else ""
+    """What went wrong; the system's word for a full disk or a closed folder alone would not help."""
+    if not isinstance(error, OSError) or error.strerror is None:  # told by us
+        return str(error)
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno == errno.ENOSPC:
         return f"the disk is full{where}; free some space, then run the same command again: what is whole is kept"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+        return f"{error.filename} can't be used ({error.strerror}); choose another place, or change its permissions"
     return str(error)
 
 
