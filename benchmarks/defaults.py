@@ -233,10 +233,10 @@ def table() -> str:
         "",
         "Of the options one by one (last table), the clean gradient matters most: without it 5.3 points are lost, with "
         "a quarter of it 1.0. Then KL through the features (−2.0), label smoothing in the meta loss (−1.7), learning "
-        "rate and period of the meta networks (about −0.6). All else is within 0.3 points of the defaults, less than "
-        "seeds differ by: two rows are ahead of them by 0.1 (`kl_weight=0.01`, `log_var_bound=4.0`), which is no reason "
-        "to leave the paper's λ or a bound that long trainings need. In these short trainings KL itself is worth "
-        "nothing measurable (`kl_weight=0.0`: 90.13).",
+        "rate and period of the meta networks (about −0.6). All else is within half a point, which is what seeds "
+        "differ by. Two rows are ahead of the defaults by 0.1 (`kl_weight=0.01`, `log_var_bound=4.0`): no reason to "
+        "leave the paper's λ, or a bound that long trainings need. In these short trainings KL itself is worth nothing "
+        "measurable (`kl_weight=0.0`: 90.13).",
     ]
     for model, title in (
         ("mlp", "MLP, short schedule: test accuracy"),
