@@ -243,6 +243,7 @@ def test_what_a_run_leaves(finished: tuple[Path, dict[str, Any]]) -> None:
         "record.json",
         "history.jsonl",
         "checkpoint.pt",
+        "checkpoint.previous.pt",
         "split.npz",
         "classifier.safetensors",
     }

@@ -138,7 +138,7 @@ def test_history() -> None:
 def test_files(tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
     history = fit(cross_entropy(), out=out)
-    assert sorted(p.name for p in out.iterdir()) == ["checkpoint.pt", "history.jsonl"]
+    assert sorted(p.name for p in out.iterdir()) == ["checkpoint.previous.pt", "checkpoint.pt", "history.jsonl"]
     assert [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()] == history
     state = load_checkpoint(out / "checkpoint.pt")
     assert (state["epoch"], state["step_in_epoch"], state["step"]) == (2, 0, 8)

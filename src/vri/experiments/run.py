@@ -101,7 +101,8 @@ def run(
             file.write(json.dumps(record, indent=1).encode())
 
     def note(row: Row) -> None:
-        rows.append(row)
+        # a run that fell back to an earlier checkpoint does some epochs again
+        rows[:] = [r for r in rows if int(r["epoch"] or 0) < int(row["epoch"] or 0)] + [row]
         write(finished=False)
 
     if parallel.first():
@@ -275,7 +276,7 @@ def read_record(out: Path) -> Record | None:
         content = json.loads((out / RECORD).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"{out / RECORD} can't be read ({error}); delete it to start anew") from None
     return content if isinstance(content, dict) else None
 

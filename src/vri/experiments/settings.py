@@ -90,7 +90,7 @@ def resolve(
         path = find_config(config)
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SettingsError(f"{path} is no TOML file ({error}); expected lines like epochs = 12") from None
         _merge(values, content, str(path), mistakes)
     _merge(values, {k: v for k, v in (given or {}).items() if v is not None}, "the command line", mistakes)
@@ -153,7 +153,7 @@ def _assignment(text: str, mistakes: list[str]) -> dict[str, Any]:
         return {}
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = {"none": None}.get(raw.lower(), raw) if name != "noise" else raw
     if name.startswith("options."):
         return {"options": {name.removeprefix("options."): value}}
@@ -170,7 +170,10 @@ def _convert(value: Any, kind: Any) -> Any:
         return None if type(None) in allowed else _WRONG
     wanted = allowed[0]
     if wanted is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number of more than 308 digits
+            return _WRONG
     if wanted is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if wanted in (int, bool, str) and type(value) is wanted:
