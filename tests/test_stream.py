@@ -222,7 +222,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_parts")
 def test_a_whole_run(tmp_path: Path, capsys: Any) -> None:
     given, true = digits(tmp_path)
-    assert main(call(tmp_path, "--sample", "900", "--epochs", "8", "--max-suspects", "40")) == 0
+    assert main(call(tmp_path, "--sample", "600", "--epochs", "8", "--max-suspects", "40")) == 0
     out = tmp_path / "out"
     assert sorted(os.listdir(out)) == [
         "classifier.safetensors",
@@ -284,7 +284,7 @@ def test_a_whole_run(tmp_path: Path, capsys: Any) -> None:
     assert summary["noise_interval"][0] <= summary["noise_rate"] <= summary["noise_interval"][1]
     assert summary["quality_counts"] == np.histogram(issues["label_quality"], 40, (0, 1))[0].tolist()
     assert summary["transition_matrix"] == learned.transitions.tolist()
-    assert (summary["learned_from"], summary["calibrated_on"], summary["parts"]) == (900, 900, 4)
+    assert (summary["learned_from"], summary["calibrated_on"], summary["parts"]) == (600, 600, 4)
     assert re.fullmatch(r"\d+ samples held out, against their given labels", summary["accuracy_on"])
 
     blocks = re.findall(r'id="suspects-\d+">(.*?)</script>', (out / "report.html").read_text())
@@ -626,7 +626,7 @@ def test_without_pyarrow_nothing_is_begun(tmp_path: Path, capsys: Any, monkeypat
 def test_a_sample_fits_the_memory() -> None:
     assert stream.sample_size(256, 10) == 158_514  # 1.4 GB by 8 · (4 · 256 + 8 · 10) bytes a row
     assert stream.sample_size(16, 2) == 200_000
-    assert stream.sample_size(256, 2000) == 10_280
+    assert stream.sample_size(256, 2000) == 10_279
 
 
 TWICE = """
@@ -642,9 +642,10 @@ print(peaks[1] - peaks[0])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="kilobytes of ru_maxrss, files with holes")
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    for name, rows in (("small", 4000), ("large", 30_000)):  # holes of 16 and 123 MB
+    for name, rows in (("small", 2500), ("large", 20_000)):  # holes of 10 and 82 MB
         (tmp_path / name).mkdir()
         X = np.lib.format.open_memmap(tmp_path / name / "X.npy", "w+", np.float16, (rows, 2048))
         del X
@@ -657,4 +658,4 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout.splitlines()[-1]) < 50  # MB
+    assert int(done.stdout.splitlines()[-1]) < 40  # MB
