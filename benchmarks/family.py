@@ -19,6 +19,7 @@ from typing import Any
 
 from vri.experiments.grid import Job, results, run_grid
 from vri.experiments.settings import Settings
+from vri.methods.costs import COSTS
 from vri.report.pages import markdown_table, replace_block
 
 FOLDER = Path(__file__).parent / "results" / "family"
@@ -122,7 +123,7 @@ def chosen(
         result = found.get(job(group, row, dataset, noise, setting, SEEDS[0]).name)
         if result is None:
             return None
-        scores[setting] = result["epochs"][-1]["validation_accuracy"]
+        scores[setting] = 0.0 if "failed" in result else result["epochs"][-1]["validation_accuracy"]
     return max(scores, key=lambda setting: float(scores[setting]))
 
 
@@ -173,6 +174,15 @@ def table() -> str:
     for row, group in CNN.items():
         body += _rows(found, group, [row], [CNN_DATA])
     lines += ["", markdown_table(["method", *NOISES, "seconds"], body)] if body else []
+    lines += [
+        "",
+        "### What a step costs",
+        "",
+        "Time and peak memory of a training step, cross-entropy = 1: ResNet-32, batches of 100, two CPU cores, each "
+        "method with its defaults; `vri bench --methods` measured it.",
+        "",
+        markdown_table(["method", "time", "memory"], [[n, f"{c.time}", f"{c.memory}"] for n, c in COSTS.items()]),
+    ]
     return "\n".join(lines)
 
 
@@ -192,7 +202,7 @@ def _rows(found: dict[str, dict[str, Any]], group: str, rows: list[str], dataset
             for noise in NOISES:
                 setting = chosen(found, group, row, dataset.partition(",")[0], noise)
                 names = [] if setting is None else [job(group, row, dataset, noise, setting, s).name for s in SEEDS]
-                runs = [found[name] for name in names if name in found]
+                runs = [found[name] for name in names if name in found and "failed" not in found[name]]
                 cells.append(_cell([r["last"] for r in runs]) if len(runs) == len(SEEDS) else "–")
                 seconds += [r["seconds"] for r in runs]
         if seconds:

@@ -1,10 +1,14 @@
 """`vri bench --methods`: every method is measured, in a state in which it does all its work."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from vri.benchmark_methods import EVERY_STEP, build, variants
 from vri.methods import GLC, METHODS, MSLC, MetaMethod
+from vri.methods.costs import COSTS
 
 
 def test_every_method_has_a_row_and_those_with_rare_updates_two() -> None:
@@ -12,6 +16,15 @@ def test_every_method_has_a_row_and_those_with_rare_updates_two() -> None:
     assert [name for name in names if not name.endswith(EVERY_STEP)] == list(METHODS)
     assert "vri" + EVERY_STEP in names
     assert "mw-net" + EVERY_STEP not in names  # it updates at every step anyway
+
+
+def test_the_listed_costs_are_the_measured_ones() -> None:
+    assert list(COSTS) == list(METHODS)
+    rows = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "bench_methods.json").read_text())["rows"]
+    for name, cost in COSTS.items():
+        if name != "cross-entropy":  # 1 by definition
+            found = [row["value"] for row in rows if row["name"] == name]
+            assert [f"{value:.1f}" for value in found] == [f"{value:.1f}" for value in cost]
 
 
 @pytest.mark.parametrize("name", variants())

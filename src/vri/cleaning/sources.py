@@ -118,7 +118,7 @@ def kind_of(path: Path) -> str:
     if not path.exists():
         raise FileNotFoundError(
             f"{path} is not there; expected a folder of images by class, a table "
-            f"({', '.join(SUFFIXES)}) or an .npz file"
+            f"({', '.join(SUFFIXES)}), an .npz or an .npy file"
         )
     suffix = path.suffix.lower()
     if suffix == ".npz":
@@ -127,7 +127,7 @@ def kind_of(path: Path) -> str:
         return TABLE
     raise ValueError(
         f"{path} ends in {suffix or 'nothing'!r}; expected a folder of images by class, a table "
-        f"({', '.join(SUFFIXES)}) or an .npz file"
+        f"({', '.join(SUFFIXES)}), an .npz or an .npy file"
     )
 
 
