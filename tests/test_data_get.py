@@ -600,7 +600,8 @@ def test_get_check_and_list(
     (folder / "data_batch_5").write_bytes(b"")
     assert main(["data", "check", "cifar10"]) == 1
     assert (
-        f"damaged {folder / 'data_batch_5'}: cannot be read (EOFError: Ran out of input); expected a whole pickle: "
+        f"damaged {folder / 'data_batch_5'}: cannot be read (ValueError: pickle exhausted before seeing STOP); "
+        "expected a whole pickle: "
         "fetch the file again\n"
     ) in capsys.readouterr().out
     assert main(["data", "get", "cifar10"]) == 0  # mends it
