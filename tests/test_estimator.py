@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from torch import nn
 
 import vri
-from vri import VRIClassifier
+from vri import VRIClassifier, backbones
 from vri.estimator import fitting
 from vri.methods import VRI
 
@@ -315,7 +315,7 @@ def test_what_cannot_work_says_why(blobs):
     with pytest.raises(
         ValueError,
         match=r"^VRIClassifier got settings it can't use: method='vry' \(expected one of .*\); "
-        r"lr=0 \(expected more than 0\); cross_fit=1 \(expected None, or at least 2\)$",
+        r"lr=0 \(expected None, or more than 0\); cross_fit=1 \(expected None, or at least 2\)$",
     ):
         VRIClassifier(method="vry", lr=0, cross_fit=1).fit(x, noisy)
     with pytest.raises(ValueError, match=r"^trusted has shape \(3,\) for 400 samples; expected a mask with one truth"):
@@ -353,3 +353,8 @@ def test_trusted_samples_are_held_out_where_there_are_enough():
     assert (few.validation >= 40).all()
     assert len(few.clean) == 40
     assert fitting.divide(labels[:60], None, 0.2, 4, seed=0).validation is None
+
+
+def test_a_network_with_batch_normalisation_gets_a_higher_learning_rate() -> None:
+    assert fitting.learning_rate(backbones.mlp(4, 2, seed=0)) == 0.02
+    assert fitting.learning_rate(backbones.small_cnn(2, seed=0)) == 0.1

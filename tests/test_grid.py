@@ -150,3 +150,20 @@ def test_mistakes(tmp_path: Path) -> None:
         run_grid(jobs(1) * 2, tmp_path)
     with pytest.raises(ValueError, match="workers=0: expected 1 or more"):
         run_grid(jobs(), tmp_path, workers=0)
+
+
+def test_a_suspended_worker_whose_job_another_has_done_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    todo = jobs(2)
+    honest = grid._do
+
+    def overtaken(job: Job, folder: Path) -> None:
+        honest(job, folder)  # by the other one, which removes the unfinished run
+        if job.name == "job-0":
+            raise FileNotFoundError("unfinished/job-0/.checkpoint.pt.tmp")
+
+    monkeypatch.setattr(grid, "_do", overtaken)
+    grid.work(todo, tmp_path)
+    assert missing(todo, tmp_path) == []
+    monkeypatch.setattr(grid, "_do", lambda job, folder: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        grid.work(jobs(3), tmp_path)

@@ -48,7 +48,8 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hidden: widths of the layers of the small network.
         epochs: passes through the data; found from its size by default.
         batch_size: likewise.
-        lr: learning rate at the beginning; it falls to 0 along a cosine.
+        lr: learning rate at the beginning; it falls to 0 along a cosine. By default 0.02, and 0.1 for a module with
+            batch normalisation; one with pretrained weights wants less.
         weight_decay: of SGD.
         validation_fraction: share of the samples, or of the trusted ones if there are enough, that is held out to tell
             the best epoch, and on which training is stopped early; 0 holds out none. Small data is not held out.
@@ -88,7 +89,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hidden: Sequence[int] = (256, 256),
         epochs: int | None = None,
         batch_size: int | None = None,
-        lr: float = 0.02,
+        lr: float | None = None,
         weight_decay: float = 5e-3,
         validation_fraction: float = 0.1,
         selection: str = "balanced",
@@ -325,7 +326,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         mistakes = [
             *one_of("method", self.method, METHODS),
             *one_of("selection", self.selection, KINDS),
-            *must_be("lr", self.lr, self.lr > 0, "more than 0"),
+            *must_be("lr", self.lr, self.lr is None or self.lr > 0, "None, or more than 0"),
             *must_be("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more"),
             *must_be(
                 "validation_fraction", self.validation_fraction, 0 <= self.validation_fraction < 1, "0 to below 1"

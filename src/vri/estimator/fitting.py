@@ -22,6 +22,8 @@ from vri.training import train
 _STEPS = (1000, 3000)  # least and most steps of a training whose length is not given
 _EPOCHS = (15, 40)  # the more passes, the more wrong labels are memorised
 _BATCH = (100, 256)
+_PATIENCE = 5  # epochs, or a quarter of all where that is more: few steps make an epoch of small data
+_LR, _LR_NORMALISED = 0.02, 0.1
 _ENOUGH_TRUSTED = 100  # trusted samples from which on a part of them can be held out
 _ENOUGH = 200  # samples from which on a part can be held out at all
 
@@ -95,7 +97,7 @@ def fit_network(
     options: Mapping[str, Any],
     epochs: int | None,
     batch_size: int | None,
-    lr: float,
+    lr: float | None,
     weight_decay: float,
     selection: Selection | None,
     transform: Transform | None,
@@ -110,6 +112,9 @@ def fit_network(
     `judged` are the inputs whose labels are to be judged. What the user may want to know goes to `remarks`.
     """
     model = build().to(device)
+    if inputs.dim() == 4:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # convolutions are faster in it
+    lr = learning_rate(model) if lr is None else lr
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
     kind = METHODS[method]
     generator = torch.Generator().manual_seed(seed)
@@ -128,7 +133,7 @@ def fit_network(
         batch_size=batch_size,
         selection=selection if kind.can_select else None,  # beside clean samples, too
         validation_set=held,
-        keep_best=None if held is None else KeepBest(),
+        keep_best=None if held is None else KeepBest(max(_PATIENCE, epochs // 4)),
         seed=seed,
         out=folder,
         progress=progress,
@@ -139,6 +144,12 @@ def fit_network(
     )
     model.eval()
     return Fitted(trainer, history, beliefs.mean())
+
+
+def learning_rate(model: nn.Module) -> float:
+    """Where none is given: batch normalisation bears, and from scratch needs, a higher one (docs/classifier.md)."""
+    normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    return _LR_NORMALISED if normalised else _LR
 
 
 def _stratified(

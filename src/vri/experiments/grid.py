@@ -112,7 +112,12 @@ def work(jobs: Sequence[Job], folder: Path, deadline: float | None = None, threa
                 if not mine or job.result(folder).exists():
                     continue
                 begun = True
-                _do(job, folder)
+                try:
+                    _do(job, folder)
+                except OSError:
+                    if not job.result(folder).exists():
+                        raise
+                    continue  # we were suspended and taken for dead: another one has done it, and tidied up
                 done += 1
                 finished = len(jobs) - len(missing(jobs, folder))
                 pace = (time.monotonic() - start) / max(1, finished - before)  # of all workers together
