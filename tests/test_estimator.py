@@ -355,6 +355,19 @@ def test_trusted_samples_are_held_out_where_there_are_enough():
     assert fitting.divide(labels[:60], None, 0.2, 4, seed=0).validation is None
 
 
-def test_a_network_with_batch_normalisation_gets_a_higher_learning_rate() -> None:
-    assert fitting.learning_rate(backbones.mlp(4, 2, seed=0)) == 0.02
-    assert fitting.learning_rate(backbones.small_cnn(2, seed=0)) == 0.1
+def test_a_network_with_batch_normalisation_learns_faster_and_longer(monkeypatch):
+    seen = {}
+
+    class Stop(Exception):
+        pass
+
+    def train(trainer, *_, epochs, **__):
+        seen.update(lr=trainer.optimizer.param_groups[0]["lr"], epochs=epochs)
+        raise Stop
+
+    monkeypatch.setattr(fitting, "train", train)
+    images = np.random.default_rng(0).normal(size=(300, 1, 8, 8)).astype(np.float32)
+    for module, lr, epochs in ((backbones.mlp(64, 3, seed=0), 0.02, 40), (backbones.small_cnn(3, seed=0), 0.1, 80)):
+        with pytest.raises(Stop):
+            VRIClassifier(module, random_state=0).fit(images, np.arange(300) % 3)
+        assert seen == {"lr": lr, "epochs": epochs}

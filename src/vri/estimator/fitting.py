@@ -21,9 +21,10 @@ from vri.training import train
 
 _STEPS = (1000, 3000)  # least and most steps of a training whose length is not given
 _EPOCHS = (15, 40)  # the more passes, the more wrong labels are memorised
+_EPOCHS_NORMALISED = (15, 80)  # networks with batch normalisation, mostly for images, learn from more of them
 _BATCH = (100, 256)
 _PATIENCE = 5  # epochs, or a quarter of all where that is more: few steps make an epoch of small data
-_LR, _LR_NORMALISED = 0.02, 0.1
+_LR, _LR_NORMALISED = 0.02, 0.1  # from scratch, the latter need more (docs/classifier.md)
 _ENOUGH_TRUSTED = 100  # trusted samples from which on a part of them can be held out
 _ENOUGH = 200  # samples from which on a part can be held out at all
 
@@ -49,14 +50,15 @@ class Fitted:
     beliefs: Tensor
 
 
-def schedule(samples: int, epochs: int | None, batch_size: int | None) -> tuple[int, int]:
+def schedule(samples: int, epochs: int | None, batch_size: int | None, normalised: bool = False) -> tuple[int, int]:
     """Epochs and batch size for so many training samples, where they are not given."""
     if batch_size is None:
         batch_size = int(min(max(samples // 50, _BATCH[0]), _BATCH[1], math.ceil(samples / 3)))
     if epochs is None:
         per_epoch = max(1, samples // batch_size)
         fewest, most = math.ceil(_STEPS[0] / per_epoch), max(1, _STEPS[1] // per_epoch)
-        epochs = int(min(max(_EPOCHS[0], fewest), max(most, _EPOCHS[0]), _EPOCHS[1]))
+        least, longest = _EPOCHS_NORMALISED if normalised else _EPOCHS
+        epochs = int(min(max(least, fewest), max(most, least), longest))
     return epochs, batch_size
 
 
@@ -114,12 +116,14 @@ def fit_network(
     model = build().to(device)
     if inputs.dim() == 4:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # convolutions are faster in it
-    lr = learning_rate(model) if lr is None else lr
+    normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    if lr is None:
+        lr = _LR_NORMALISED if normalised else _LR
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
     kind = METHODS[method]
     generator = torch.Generator().manual_seed(seed)
     trainer = kind(model, num_classes, optimizer, generator=generator, **options)
-    epochs, batch_size = schedule(len(part.train), epochs, batch_size)
+    epochs, batch_size = schedule(len(part.train), epochs, batch_size, normalised)
     held = None if part.validation is None else (inputs[part.validation], labels[part.validation])
     clean = None
     if part.clean is not None and (kind.needs_clean or kind.can_select):
@@ -144,12 +148,6 @@ def fit_network(
     )
     model.eval()
     return Fitted(trainer, history, beliefs.mean())
-
-
-def learning_rate(model: nn.Module) -> float:
-    """Where none is given: batch normalisation bears, and from scratch needs, a higher one (docs/classifier.md)."""
-    normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-    return _LR_NORMALISED if normalised else _LR
 
 
 def _stratified(
