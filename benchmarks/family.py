@@ -153,6 +153,29 @@ def job(group: str, row: str, dataset: str, noise: str, setting: tuple[float, fl
     return Job(f"{plain.replace(' ', '-').lower()}-{short}-{where}-{noise}-{lr}-{decay}-{seed}", settings)
 
 
+def rates() -> dict[str, dict[str, tuple[float, float]]]:
+    """By data set and method, the setting that is best on average over the noises: what `vri reproduce` takes."""
+    found = results(tuning(), FOLDER)
+    best: dict[str, dict[str, tuple[float, float]]] = {}
+    for group, row in places():
+        method = GROUPS[group][row][0]
+        if group.endswith("without γ") or method != row:
+            continue
+        for dataset in PLACES:
+            runs = {
+                setting: [found.get(job(group, row, dataset, noise, setting, SEEDS[0]).name) for noise in NOISES]
+                for setting in GRID
+            }
+            means = {
+                setting: statistics.mean(0.0 if "failed" in r else r["epochs"][-1]["validation_accuracy"] for r in done)
+                for setting, each in runs.items()
+                if len(done := [r for r in each if r is not None]) == len(NOISES)
+            }
+            if len(means) == len(GRID):
+                best.setdefault(dataset, {})[method] = max(means, key=lambda setting: float(means[setting]))
+    return best
+
+
 def table() -> str:
     found = results(tuning(), FOLDER)
     found |= results(rest(found), FOLDER)
@@ -220,6 +243,9 @@ if __name__ == "__main__":
     parser.add_argument("--jobs", type=int, default=0, help="worker processes; 0 runs nothing")
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument(
+        "--rates", action="store_true", help="print the chosen settings, for the catalogue of `vri reproduce`"
+    )
     given = parser.parse_args()
     if given.jobs:
         tuned = tuning()
@@ -230,5 +256,7 @@ if __name__ == "__main__":
             print(f"{len(others)} runs with them, {len(results(others, FOLDER))} done before", flush=True)
             left = given.minutes - (time.monotonic() - start) / 60
             run_grid(others, FOLDER, workers=given.jobs, minutes=max(left, 0.0))
+    if given.rates:
+        print(rates())
     if given.table:
         replace_block(PAGE, "family", table(), "Results on real data")
