@@ -37,6 +37,9 @@ WRONG = {"flip": 0.4, "uniform": 0.54, "instance": 0.4}  # share of wrong labels
 # γ for all alike, and the label smoothing of the meta loss that belongs to it
 WITH: dict[str, Any] = {"clean_weight": 4.0, "clean_updates": 300, "meta_smoothing": 0.1}
 WITHOUT: dict[str, Any] = {"clean_weight": 0.0, "meta_smoothing": 0.0}
+# VRI and its kin as published: what our defaults change besides γ
+PAPER: dict[str, Any] = {"initial_mean": 0.0, "normalize": False, "meta_amsgrad": False, "meta_every": 1}
+KIN = {"vri": {**PAPER, "samples": 2}, "mc": {**PAPER, "samples": 2}, "non-bayesian": PAPER}
 META = ("l2rw", "mw-net", "pmw-net", "mlc", "mslc", "warpi", "mc", "non-bayesian", "vri-literal", "vri")
 
 # group: row: (method, options, other settings)
@@ -54,7 +57,7 @@ GROUPS: dict[str, dict[str, Row]] = {
         "VRI (mixture, mixup)": ("vri", {}, {"clean": 0, "selection": "mixture", "mixup": 1.0}),
     },
     "clean samples": {name: (name, {}, {}) for name in ("clean-only", "fine-tuned", "glc")},
-    "clean samples, meta-learning without γ": {name: (name, WITHOUT, {}) for name in META},
+    "clean samples, meta-learning without γ": {name: (name, {**WITHOUT, **KIN.get(name, {})}, {}) for name in META},
     "clean samples, meta-learning with γ": {
         **{name: (name, WITH, {}) for name in META},
         "VRI with selected samples": ("vri", WITH, {"join_selected": True}),
