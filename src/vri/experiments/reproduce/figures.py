@@ -79,7 +79,9 @@ def rectification(results: Results) -> Picture:
     _legend(figure)
     if image is not None:
         figure.colorbar(image, ax=axes[1:, :], label="P(given label | class)", shrink=0.5)
-    figure.suptitle(f"losses and label transitions, mean over {len(seen)} seeds ({results.scale} scale)")
+    figure.suptitle(
+        f"losses and label transitions, mean over {len(seen)} seed{'s' * (len(seen) > 1)} ({results.scale} scale)"
+    )
     return Picture(figure, ["noise", "what", "loss or class", "label", "value"], numbers)
 
 
