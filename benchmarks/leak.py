@@ -1,0 +1,100 @@
+"""Long runs: every method for 100,000 steps on a small model; memory stays flat and all numbers finite.
+
+    python benchmarks/leak.py --jobs 2 --minutes 90     # benchmarks/results/leak/, goes on where it was stopped
+    python benchmarks/leak.py --report
+
+Resident memory is read after a tenth of the steps, when everything has been allocated once, and at the end.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vri import backbones
+from vri.checks import DivergenceError
+from vri.methods import METHODS
+
+FOLDER = Path(__file__).parent / "results" / "leak"
+STEPS, BATCH, FEATURES, CLASSES, SAMPLES = 100_000, 20, 8, 4, 2000
+
+
+def resident() -> float:
+    """MiB of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def run(name: str) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    centres = 2 * torch.randn(CLASSES, FEATURES, generator=generator)
+    labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
+    inputs = centres[labels] + torch.randn(SAMPLES, FEATURES, generator=generator)
+    noisy = torch.where(torch.rand(SAMPLES, generator=generator) < 0.3, (labels + 1) % CLASSES, labels)
+    model = backbones.mlp(FEATURES, CLASSES, (16,), seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-3)
+    small = {"hidden": (16, 16)} if name in ("vri", "mc", "non-bayesian", "vri-literal", "warpi", "mlc") else {}
+    method = METHODS[name](model, CLASSES, optimizer, generator=generator, **small)
+    method.begin_training(SAMPLES, lambda: iter([(inputs[:200], labels[:200])]))
+    start, memory, worst, failed = time.perf_counter(), [], 0.0, ""
+    epoch = SAMPLES // BATCH
+    for step in range(STEPS):
+        if step % epoch == 0:
+            method.begin_epoch(step // epoch, STEPS // epoch)
+        index = torch.randint(SAMPLES, (BATCH,), generator=generator)
+        clean = torch.randint(SAMPLES, (BATCH,), generator=generator)
+        batch = (inputs[index], noisy[index], *([index] if method.needs_index else []))
+        try:
+            metrics = method.step(batch, (inputs[clean], labels[clean]))
+        except (DivergenceError, ValueError) as error:
+            failed = f"step {step}: {error}"
+            break
+        for key in ("loss", "meta_loss"):
+            value = metrics.get(key, 0.0)
+            if math.isinf(value) or (value != value and key == "loss"):
+                failed = failed or f"step {step}: {key} is {value}"
+            elif value == value:
+                worst = max(worst, abs(value))
+        if step % (STEPS // 10) == 0:
+            memory.append(resident())
+    memory.append(resident())
+    return {
+        "method": name,
+        "steps": STEPS,
+        "memory_mb": [round(m, 1) for m in memory],
+        "growth_mb": round(memory[-1] - memory[min(1, len(memory) - 1)], 1),
+        "largest_loss": worst,
+        "failed": failed,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=0, help="worker processes; 0 runs nothing")
+    parser.add_argument("--minutes", type=float, default=90)
+    parser.add_argument("--report", action="store_true")
+    given = parser.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    todo = [name for name in METHODS if not (FOLDER / f"{name}.json").exists()]
+    if given.jobs and todo:
+        deadline = time.monotonic() + 60 * given.minutes
+        # a process of its own for each method, so that their memory can be told apart
+        with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=1) as pool:
+            for row in pool.imap_unordered(run, todo):
+                (FOLDER / f"{row['method']}.json").write_text(json.dumps(row) + "\n")
+                print(f"{row['method']}: {row['growth_mb']} MiB, {row['failed'] or 'finite'}", flush=True)
+                if time.monotonic() > deadline:
+                    print("time is up; the same command goes on", flush=True)
+                    pool.terminate()
+                    break
+    if given.report:
+        for path in sorted(FOLDER.glob("*.json")):
+            print(path.read_text().strip())
