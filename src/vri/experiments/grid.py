@@ -136,8 +136,8 @@ def _do(job: Job, folder: Path) -> None:
     look = None if job.examine is None else EXAMINATIONS[job.examine]
     try:
         record = run(replace(job.settings, tensorboard=False), runs, resume=True, progress=False, examine=look)
-    except DivergenceError as error:  # so it would each time: a result, too
-        small |= dict.fromkeys(_KEPT) | {"failed": str(error).splitlines()[0], "epochs": []}
+    except DivergenceError as error:  # so it would each time: a result, too; what follows its first sentence is advice
+        small |= dict.fromkeys(_KEPT) | {"failed": str(error).partition(". ")[0], "epochs": []}
     else:
         small |= {key: record[key] for key in _KEPT}
         small["epochs"] = [_rounded(row) for row in record["epochs"]] if job.curves else record["epochs"][-1:]
