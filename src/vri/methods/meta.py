@@ -257,7 +257,7 @@ class MetaMethod(Method):
         )
         self.learn(ahead.meta)
         right = {"meta_accuracy": accuracy(seen["logits"], meta_labels)}
-        squared = float(nn.utils.get_total_norm(ahead.meta)) ** 2
+        squared = float(nn.utils.get_total_norm([g.double() for g in ahead.meta])) ** 2  # no overflow before theirs
         shared = 1 if self.own_meta else parallel.world()  # all workers have the same gradient, or each its own
         metrics = {"meta_loss": float(seen["loss"].detach()), "meta_gradient": squared / shared} | meta_part.of(right)
         return ahead, metrics | ({"kl": float(seen["kl"].detach())} if "kl" in seen else {})
