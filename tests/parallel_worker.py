@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from loop_helpers import Recorder
-from vri import benchmark_parallel, parallel
+from vri import batchnorm, benchmark_parallel, parallel
 from vri.benchmark_timing import Sizes
 from vri.data.batches import Batches
 from vri.methods import METHODS, VRI, CrossEntropy, MetaMethod, Method
@@ -117,7 +117,7 @@ def whole_training(folder: Path, sync: bool) -> dict[str, Any]:
     """The loop without clean data: selection, evaluation, history. With BatchNorm if it is synchronised."""
     model: nn.Module = network(nn.BatchNorm1d(10)) if sync else network()
     if sync:
-        model = parallel.synchronise_batchnorm(model)
+        model = batchnorm.synchronise(model)
     method = build("vri", model)
     seen: list[int] = []
     noisy = data(207, 1)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 import parallel_worker as worker
-from vri import parallel
+from vri import batchnorm, parallel
+from vri.batchnorm import SynchronisedBatchNorm
 from vri.benchmark_parallel import rows_of
 from vri.benchmark_timing import Sizes
 from vri.cli import main
@@ -320,7 +321,7 @@ def test_synchronised_batchnorm_keeps_names_and_values() -> None:
     model = worker.network(torch.nn.BatchNorm1d(10))
     before = model.state_dict()
     parameters = list(model.parameters())
-    changed = parallel.synchronise_batchnorm(model)
-    assert isinstance(changed[1], parallel.SynchronisedBatchNorm)
+    changed = batchnorm.synchronise(model)
+    assert isinstance(changed[1], SynchronisedBatchNorm)
     assert list(changed.state_dict()) == list(before)
     assert all(a is b for a, b in zip(changed.parameters(), parameters, strict=True))

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 import vri
-from vri import backbones, parallel
+from vri import backbones, batchnorm, parallel
 from vri.data.batches import length, take
 from vri.data.split_files import save_split, split_hash
 from vri.evaluation import predict_part
@@ -212,7 +212,7 @@ def build(
         weights=settings.weights,
     )
     if sync_batchnorm:
-        model = parallel.synchronise_batchnorm(model)
+        model = batchnorm.synchronise(model)
     model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster for convolutions
     optimizer: torch.optim.Optimizer
     if settings.optimizer == "sgd":
