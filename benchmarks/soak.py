@@ -66,10 +66,12 @@ def jobs(work: Path, out: Path) -> dict[str, Job]:
     train = [*vri, "train", *small]
     clean = [*vri, "clean", str(work / "digits.csv"), "--label", "digit", "--epochs", "6", "--out", str(out)]
     get = [sys.executable, __file__, "--get", str(work), str(out)]
+    reproduce = [sys.executable, __file__, "--reproduce", str(out)]
     return {
         "train": Job(train, [*train, "--resume"], _train_content),
         "clean": Job(clean, clean, _clean_content),
         "data get": Job(get, get, _get_content),
+        "reproduce": Job(reproduce, reproduce, _reproduce_content),
     }
 
 
@@ -101,6 +103,12 @@ def _clean_content(out: Path) -> Mapping[str, Any]:
 def _get_content(out: Path) -> Mapping[str, Any]:
     folder = out / "cifar-10-batches-py"
     return {path.name: _file_hash(path) for path in sorted(folder.iterdir())}
+
+
+def _reproduce_content(out: Path) -> Mapping[str, Any]:
+    results = {path.name: json.loads(path.read_text()) for path in sorted((out / "quick" / "jobs").glob("*.json"))}
+    found = {name: _hash(_untimed(result)) for name, result in results.items()}
+    return found | {name: _file_hash(out / "quick" / "tab-flip" / name) for name in ("table.csv", "table.tex")}
 
 
 def _untimed(value: Any) -> Any:
@@ -204,6 +212,27 @@ def get(work: Path, out: Path) -> int:
     )
     with patch.dict(catalogue.CATALOGUE, {"cifar10": entry}):  # type: ignore[arg-type, unused-ignore]
         return main(["data", "get", "cifar10", "--root", str(out)])
+
+
+def reproduce(out: Path) -> int:
+    """`vri reproduce tab:flip --jobs 2` as it is, but for a table of four short runs."""
+    from unittest.mock import patch
+
+    from vri.cli import main
+    from vri.experiments.reproduce.catalogue import EXPERIMENTS
+    from vri.experiments.reproduce.plan import Column
+    from vri.experiments.reproduce.rows import DIGITS, columns, grid, quick
+
+    table = EXPERIMENTS["tab:flip"]
+    data = {**DIGITS, "limit": 200, "clean": 30, "epochs": 4, "batch_size": 20, "checkpoint_every": 3}
+    cells: list[Column] = columns({"digits": data}, "flip", (0.2, 0.4))
+    rows = [
+        quick("cross-entropy", "cross-entropy"),
+        quick("VRI", "vri", options={"hidden": [16], "label_dim": 4}),
+    ]
+    small = replace(table, grids={"quick": grid(rows, cells)})
+    with patch.dict(EXPERIMENTS, {"tab:flip": small}):
+        return main(["reproduce", "tab:flip", "--seeds", "1", "--jobs", "2", "--out", str(out)])
 
 
 # a round
@@ -321,6 +350,8 @@ def _remount(folder: Path, option: str) -> None:
 def main() -> int:
     if sys.argv[1:2] == ["--get"]:
         return get(Path(sys.argv[2]), Path(sys.argv[3]))
+    if sys.argv[1:2] == ["--reproduce"]:
+        return reproduce(Path(sys.argv[2]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200, help="in all, with those in --out")
     parser.add_argument("--minutes", type=float, help="no new round is begun after so many")

@@ -3,7 +3,10 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,8 +121,7 @@ def test_two_workers_share_the_jobs(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*.claim*"))
 
 
-def test_a_killed_job_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "STALE", 0.0)
+def test_a_killed_job_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     job = [replace(each, curves=True) for each in jobs(1, epochs=40, checkpoint_every=2)]
     assert run_grid(job, tmp_path / "whole")
     context = multiprocessing.get_context("spawn")
@@ -167,3 +169,68 @@ def test_a_suspended_worker_whose_job_another_has_done_goes_on(tmp_path: Path, m
     monkeypatch.setattr(grid, "_do", lambda job, folder: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         grid.work(jobs(3), tmp_path)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+if __name__ == "__main__":
+    from test_grid import jobs
+    from vri.cli import _terminated_like_interrupted
+    from vri.experiments.grid import run_grid
+    with _terminated_like_interrupted():
+        run_grid(jobs(4, epochs=4000, checkpoint_every=2), Path(sys.argv[2]), workers=2)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_workers_end_with_the_process_that_started_them(number: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    folder = tmp_path / "grid"
+    with subprocess.Popen(
+        [sys.executable, str(script), str(Path(__file__).parent), str(folder)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        wait_for(lambda: len(list(folder.glob("unfinished/*/checkpoint.pt"))) == 2)
+        owners = [int(path.read_text().split()[1]) for path in folder.glob(".*.claim")]
+        assert len(owners) == 2
+        os.kill(parent.pid, number)  # it alone
+        wait_for(lambda: not any(lives(owner) for owner in owners))
+        parent.wait(60)
+        assert parent.stderr is not None
+        said = parent.stderr.read()
+    assert said.count("Traceback") == (number != signal.SIGKILL)  # that of the script itself
+    claims = list(folder.glob(".*.claim"))
+    for path in claims:  # of those that had no time to remove them
+        with claimed(path) as mine:
+            assert mine
+
+
+def lives(number: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{number}/status").read_text()
+    except OSError:
+        return False
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_fails_says_why_as_one_error(
+    workers: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad = jobs(1, dataset="animal10n", root=str(tmp_path / "nowhere"))
+    with pytest.raises((ValueError, OSError), match="nowhere"):
+        run_grid(bad, tmp_path / "grid", workers=workers)
+    assert "Traceback" not in capfd.readouterr().err
+    assert not list((tmp_path / "grid").glob(".*.claim*"))

@@ -1,22 +1,29 @@
 """Many independent runs: resumable, in parallel, and on several machines that share a folder.
 
 Each job is one training run with a small result file of its own. Workers claim a job by creating a file that only one
-of them can create, touch it while they work, and remove it in the end; a claim that was not touched for long belongs to
-a dead worker and is taken over. A job that was stopped goes on from its checkpoint.
+of them can create, touch it while they work, and remove it in the end. A claim that was not touched for long, or whose
+process is no more on this machine, belongs to a dead worker and is taken over. A job that was stopped goes on from its
+checkpoint.
 """
 
 import json
 import multiprocessing
 import os
 import shutil
+import signal
 import socket
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import torch
@@ -32,6 +39,7 @@ HEARTBEAT = 20.0  # seconds between two touches of a claim
 STALE = 180.0  # seconds without one after which its worker is taken for dead
 _KEPT = ("last", "last_10_mean", "best_chosen_on_test", "noise_rate", "noise_hash", "split_hash", "seconds")
 _WAIT = 2.0  # seconds between two looks at jobs that others work on
+_GRACE = 5.0  # seconds for a worker to save its step
 
 
 @dataclass(frozen=True)
@@ -72,20 +80,65 @@ def run_grid(jobs: Sequence[Job], folder: Path, *, workers: int = 1, minutes: fl
         work(jobs, folder, deadline)
     else:
         context = multiprocessing.get_context("spawn")
-        crew = [context.Process(target=work, args=(jobs, folder, deadline, 1)) for _ in range(workers)]
+        troubles: SimpleQueue[Exception] = context.SimpleQueue()
+        crew = [context.Process(target=_worker, args=(troubles, jobs, folder, deadline)) for _ in range(workers)]
         for process in crew:
             process.start()
         try:
-            for process in crew:
-                process.join()
-        except KeyboardInterrupt:  # it reached the workers too: each saves its step and ends
-            for process in crew:
-                process.join()
+            alive = list(crew)
+            while alive:  # one that died is taken note of at once, so that its claim is free
+                wait([process.sentinel for process in alive])
+                alive = [process for process in alive if process.is_alive()]
+        except KeyboardInterrupt:
+            _end(crew)
             raise
-        failed = [process.exitcode for process in crew if process.exitcode]
-        if failed:
-            raise RuntimeError(f"{len(failed)} of {workers} workers failed; what they said is above")
+        if not troubles.empty():
+            raise troubles.get()
+        codes = [process.exitcode for process in crew if process.exitcode]
+        if codes and missing(jobs, folder):
+            raise ChildProcessError(
+                f"{len(codes)} of {workers} workers died (exit codes {', '.join(map(str, codes))}; a negative one is "
+                "a signal, -9 often means too little memory); the same call goes on"
+            )
     return not missing(jobs, folder)
+
+
+def _worker(troubles: "SimpleQueue[Exception]", jobs: Sequence[Job], folder: Path, deadline: float | None) -> None:
+    """A process of `run_grid`; it tells what went wrong there, and does not outlive it."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        work(jobs, folder, deadline, threads=1)
+    except KeyboardInterrupt:  # saved what it had
+        sys.exit(130)
+    except Exception as error:
+        if not isinstance(error, (ValueError, OSError, ImportError)):
+            traceback.print_exc()
+        try:
+            troubles.put(error)
+        except Exception:  # one that can't be sent
+            troubles.put(RuntimeError(f"{type(error).__name__}: {error}"))
+        sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGINT)  # as after Ctrl-C: save, and end
+        time.sleep(_GRACE)
+        os._exit(1)  # where that signal is ignored
+
+
+def _end(crew: Sequence[BaseProcess]) -> None:
+    """Wait for workers that were interrupted with us, as in a terminal; interrupt those that were not."""
+    until = time.monotonic() + _GRACE
+    for process in crew:
+        process.join(max(0.0, until - time.monotonic()))
+    for process in crew:
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, signal.SIGINT)
+    for process in crew:
+        process.join()
 
 
 def missing(jobs: Sequence[Job], folder: Path) -> list[Job]:
@@ -157,7 +210,7 @@ def _rounded(row: Row) -> Row:
 @contextmanager
 def claimed(path: Path) -> Iterator[bool]:
     """Whether the claim is ours; while it is, it is touched, and afterwards removed."""
-    token = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}"
+    token = f"{_machine()} {os.getpid()} {uuid.uuid4().hex}"
     if not _claim(path, token):
         yield False
         return
@@ -205,9 +258,33 @@ def _create(path: Path, token: str) -> bool:
 
 def _stale(path: Path) -> bool:
     try:
-        return time.time() - path.stat().st_mtime > STALE
+        return time.time() - path.stat().st_mtime > STALE or _owner_is_dead(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return False
+
+
+def _owner_is_dead(token: str) -> bool:
+    """Whether the claim is of a process of this machine that is no more; of other machines nothing is known."""
+    machine, _, rest = token.partition(" ")
+    number = rest.partition(" ")[0]
+    if sys.platform != "linux" or machine != _machine() or not number.isdigit():  # also one that is not written yet
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@cache
+def _machine() -> str:
+    """Where process numbers mean the same: this machine since it was started, and this container."""
+    known = [socket.gethostname().replace(" ", "-")]
+    if sys.platform == "linux":
+        known += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
+    return "/".join(known)
 
 
 def _is_ours(path: Path, token: str) -> bool:
