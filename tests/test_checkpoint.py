@@ -496,3 +496,19 @@ def test_an_error_of_another_file_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(PermissionError, match=r"^\[Errno 13\] no: 'source.jpg'$"), atomic_write(tmp_path / "a"):
         raise PermissionError(errno.EACCES, "no", "source.jpg")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("share", "epochs"), [(1.0, [1, 2, 3, 4, 5]), (1e-9, [1, 5])])
+def test_checkpoints_of_short_epochs_are_written_as_often_as_is_cheap(
+    share: float, epochs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = []
+
+    def save(path: Path, state: dict[str, Any]) -> None:
+        save_checkpoint(path, state)
+        saved.append(state["epoch"])
+
+    monkeypatch.setattr("vri.checkpoint.save_checkpoint", save)
+    monkeypatch.setattr("vri.run.Run.SAVING_SHARE", share)
+    fit(cross_entropy(), epochs=5, out=tmp_path)
+    assert saved == epochs

@@ -172,9 +172,11 @@ def test_a_suspended_worker_whose_job_another_has_done_goes_on(tmp_path: Path, m
 
 
 SCRIPT = """
+import signal
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
+signal.signal(signal.SIGINT, signal.SIG_IGN if sys.argv[3] == "ignored" else signal.default_int_handler)
 if __name__ == "__main__":
     from test_grid import jobs
     from vri.cli import _terminated_like_interrupted
@@ -185,13 +187,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_workers_end_with_the_process_that_started_them(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "interrupts"),
+    [(signal.SIGKILL, "heard"), (signal.SIGINT, "heard"), (signal.SIGTERM, "ignored")],  # as in the background
+)
+def test_workers_end_with_the_process_that_started_them(
+    number: signal.Signals, interrupts: str, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     folder = tmp_path / "grid"
     with subprocess.Popen(
-        [sys.executable, str(script), str(Path(__file__).parent), str(folder)],
+        [sys.executable, str(script), str(Path(__file__).parent), str(folder), interrupts],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -42,6 +42,8 @@ class Position:
 class Run:
     """The state of a run, in memory and in its folder."""
 
+    SAVING_SHARE = 0.05  # of the time that may go into checkpoints, unless somebody says when to write them
+
     def __init__(
         self, method: Method, total: int, per_epoch: int, settings: dict[str, Any], folder: Path | None
     ) -> None:
@@ -49,6 +51,7 @@ class Run:
         self.settings, self.folder = settings, folder
         self.at = Position()
         self._saved_step: int | None = None
+        self._saved_at, self._saving = 0.0, 0.0  # when the last checkpoint was written, and how long that took
         self._start = time.perf_counter()
 
     def open(self, resume: bool) -> None:
@@ -103,13 +106,32 @@ class Run:
         self.at.history.append(row)
         return row
 
+    def due(self, every: int | None) -> bool:
+        """Whether to write a checkpoint now: every so many steps, or after epochs, as often as is cheap."""
+        if self.at.step == self.total:
+            return True
+        if every is not None:
+            return self.at.step % every == 0
+        if self.folder is None or self.at.step % self.per_epoch:
+            return False
+        waited = time.perf_counter() - self._saved_at
+        return parallel.anywhere(parallel.first() and waited >= self._saving * (1 / self.SAVING_SHARE - 1))
+
     def save(self) -> None:
         """Write the checkpoint, unless the weights are lost."""
         self._check_weights()
         if self.folder is None:
             return
+        begun = time.perf_counter()
         parallel.on_first(partial(self._write, self.folder))
+        self._saved_at = time.perf_counter()
+        self._saving = self._saved_at - begun
         self._saved_step = self.at.step
+
+    def save_rest(self) -> None:
+        """Write what the last checkpoint lacks."""
+        if self.folder is not None and self._saved_step != self.at.step:
+            self.save()
 
     def _read(self, path: Path, resume: bool) -> dict[str, Any] | None:
         """The checkpoint to go on from; if there is to be none, it is deleted."""

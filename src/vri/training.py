@@ -95,7 +95,8 @@ def train(
             done.
         seed: of the order of the batches and random transforms in the data sets; the rest is the method's.
         out: folder for `history.jsonl` and `checkpoint.pt`; nothing is written without it.
-        checkpoint_every: steps between checkpoints; an epoch if not given. The last step is always saved.
+        checkpoint_every: steps between checkpoints. If not given, one is written after each epoch, or after several
+            short ones, so that it takes no more than a twentieth of the time. The last step is always saved.
         resume: go on from the checkpoint in `out`, if there is one; False deletes it and starts anew.
         progress: show a bar, or a line an epoch where stderr is not a terminal.
         num_workers: processes that load data sets which are not in memory.
@@ -243,7 +244,7 @@ def train(
                     row = run.end_epoch(scores)
                     if keep_best is not None and validation_set is not None:
                         keep_best.note(row, method.model, run.at, length(validation_set))
-                due = run.at.step % (checkpoint_every or run.per_epoch) == 0 or run.at.step == run.total
+                due = run.due(checkpoint_every)
                 stopping = parallel.anywhere(stop.is_set())  # then all stop after the same step
                 if due or stopping:
                     run.save()
@@ -257,6 +258,7 @@ def train(
         except KeyboardInterrupt:
             say(run.how_to_go_on())
             raise
+    run.save_rest()  # of a run that ended early
     if keep_best is not None and validation_set is not None:
         keep_best.restore(method.model, run.at, length(validation_set))
     return run.at.history

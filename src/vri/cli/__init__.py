@@ -2,7 +2,6 @@
 
 import argparse
 import errno
-import multiprocessing
 import os
 import signal
 import sys
@@ -70,9 +69,6 @@ def _terminated_like_interrupted() -> Iterator[threading.Event]:
         if os.getpid() != ours:  # a fork of ours that has not set its own handler yet
             os._exit(128 + number)
         terminated.set()
-        for worker in multiprocessing.active_children():  # Ctrl-C in a terminal reaches them by itself
-            if worker.pid is not None:
-                os.kill(worker.pid, signal.SIGINT)
         if callable(signal.getsignal(signal.SIGINT)):
             signal.raise_signal(signal.SIGINT)  # to whoever waits for it: the training loop finishes its step first
         else:  # ignored, as in a shell's background jobs

@@ -39,7 +39,6 @@ HEARTBEAT = 20.0  # seconds between two touches of a claim
 STALE = 180.0  # seconds without one after which its worker is taken for dead
 _KEPT = ("last", "last_10_mean", "best_chosen_on_test", "noise_rate", "noise_hash", "split_hash", "seconds")
 _WAIT = 2.0  # seconds between two looks at jobs that others work on
-_GRACE = 5.0  # seconds for a worker to save its step
 
 
 @dataclass(frozen=True)
@@ -105,6 +104,9 @@ def run_grid(jobs: Sequence[Job], folder: Path, *, workers: int = 1, minutes: fl
 
 def _worker(troubles: "SimpleQueue[Exception]", jobs: Sequence[Job], folder: Path, deadline: float | None) -> None:
     """A process of `run_grid`; it tells what went wrong there, and does not outlive it."""
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)  # Ctrl-C in a terminal is not for us: `run_grid` passes it on, once
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(jobs, folder, deadline, threads=1)
@@ -124,21 +126,21 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os.kill(os.getpid(), signal.SIGINT)  # as after Ctrl-C: save, and end
-        time.sleep(_GRACE)
-        os._exit(1)  # where that signal is ignored
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _end(crew: Sequence[BaseProcess]) -> None:
-    """Wait for workers that were interrupted with us, as in a terminal; interrupt those that were not."""
-    until = time.monotonic() + _GRACE
-    for process in crew:
-        process.join(max(0.0, until - time.monotonic()))
-    for process in crew:
-        if process.is_alive() and process.pid is not None:
-            os.kill(process.pid, signal.SIGINT)
-    for process in crew:
-        process.join()
+    """Let the workers save their step and end; with a second Ctrl-C at once, with a third whatever they do."""
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        for process in crew:
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, number)
+        try:
+            for process in crew:
+                process.join()
+            return
+        except KeyboardInterrupt:
+            continue
 
 
 def missing(jobs: Sequence[Job], folder: Path) -> list[Job]:

@@ -4,6 +4,7 @@ All of them put a correction between the classifier and its noisy labels (sample
 vectors) and learn it so that a step on noisy samples lowers the loss on clean ones.
 """
 
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -257,9 +258,11 @@ class MetaMethod(Method):
         )
         self.learn(ahead.meta)
         right = {"meta_accuracy": accuracy(seen["logits"], meta_labels)}
-        squared = float(nn.utils.get_total_norm([g.double() for g in ahead.meta])) ** 2  # no overflow before theirs
+        norm = float(nn.utils.get_total_norm(ahead.meta))
+        if math.isinf(norm):  # the sum of squares, or a gradient itself
+            norm = float(nn.utils.get_total_norm([g.double() for g in ahead.meta]))
         shared = 1 if self.own_meta else parallel.world()  # all workers have the same gradient, or each its own
-        metrics = {"meta_loss": float(seen["loss"].detach()), "meta_gradient": squared / shared} | meta_part.of(right)
+        metrics = {"meta_loss": float(seen["loss"].detach()), "meta_gradient": norm**2 / shared} | meta_part.of(right)
         return ahead, metrics | ({"kl": float(seen["kl"].detach())} if "kl" in seen else {})
 
     def meta_parameters(self, count: int) -> Sequence[Tensor]:
