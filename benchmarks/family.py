@@ -6,8 +6,8 @@
 Each run has a small file in benchmarks/results/family/. Every method chooses learning rate and weight decay from the
 same small grid, for each data set and noise, by the validation accuracy of the first seed; the other seeds run with
 what it chose, and the table has test accuracy of the last epoch. Meta-learning methods stand in two groups: as
-published, and all with the same clean gradient γ. Some methods run with the small CNN on Fashion-MNIST as well, each
-with what it chose for the MLP.
+published, and all with the same clean gradient γ; some of these also with selected samples beside the clean ones. Some
+methods run with the small CNN on Fashion-MNIST as well, each with what it chose for the MLP.
 """
 
 import argparse
@@ -60,7 +60,10 @@ GROUPS: dict[str, dict[str, Row]] = {
     "clean samples, meta-learning without γ": {name: (name, {**WITHOUT, **KIN.get(name, {})}, {}) for name in META},
     "clean samples, meta-learning with γ": {
         **{name: (name, WITH, {}) for name in META},
-        "VRI with selected samples": ("vri", WITH, {"join_selected": True}),
+        **{
+            f"{name} with selected samples": (name.lower(), WITH, {"join_selected": True})
+            for name in ("L2RW", "MW-Net", "MC", "VRI")
+        },
     },
 }
 CNN = {  # row: group
