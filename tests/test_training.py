@@ -18,7 +18,7 @@ from loop_helpers import CLASSES, NAN, Recorder, cross_entropy, data, fit, netwo
 from vri.checkpoint import load_checkpoint
 from vri.checks import DivergenceError
 from vri.evaluation import memorisation
-from vri.methods import CleanOnly, FineTuned
+from vri.methods import CleanOnly, CrossEntropy, FineTuned
 from vri.training import SCHEDULES, evaluate, train
 
 # the loop
@@ -55,6 +55,45 @@ def test_fine_tuning_runs_through_the_schedule_twice() -> None:
     fit(method, meta_set=data(9))
     cosine = [(1 + math.cos(math.pi * i / 4)) / 2 for i in range(4)]
     assert rates == pytest.approx([*cosine, *(0.5 * c for c in cosine)])
+
+
+def test_a_warm_up_is_plain_training() -> None:
+    """Against cross-entropy for as long, and the method itself from then on."""
+    warm, net = vri(), network()
+    plain = CrossEntropy(net, CLASSES, torch.optim.SGD(net.parameters(), lr=0.1))
+    calls: list[str] = []
+    for name in ("step", "warm_up"):
+        original = getattr(warm, name)
+        setattr(warm, name, lambda *batch, name=name, call=original: calls.append(name) or call(*batch))
+    weights: list[dict[str, Tensor]] = []
+    for method, warm_up in ((warm, 2), (plain, 0)):
+        fit(
+            method,
+            meta_set=data(9, seed=1) if warm_up else None,
+            epochs=3,
+            warm_up=warm_up,
+            on_epoch=lambda row, m=method: weights.append({k: v.clone() for k, v in m.model.state_dict().items()}),
+        )
+    assert calls == ["warm_up"] * 8 + ["step"] * 4
+    for after_two, alike in ((weights[1], weights[4]), (weights[0], weights[3])):
+        assert all(torch.equal(after_two[name], alike[name]) for name in alike)
+    assert not all(torch.equal(weights[2][name], weights[5][name]) for name in weights[2])
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (vri, {"warm_up": 2, "meta_set": 9}, "warm_up=2 of 2 epochs"),
+        (vri, {"warm_up": -1, "meta_set": 9}, "warm_up=-1"),
+        (vri, {"warm_up": 1}, "Selection"),
+        (cross_entropy, {"warm_up": 1}, "CrossEntropy"),
+    ],
+)
+def test_warm_up_that_can_not_be(make: Any, options: dict[str, Any], message: str) -> None:
+    if "meta_set" in options:
+        options = {**options, "meta_set": data(options["meta_set"], seed=1)}
+    with pytest.raises(ValueError, match=message):
+        fit(make(), **options)
 
 
 @pytest.mark.parametrize("make", [lambda: cross_entropy(), lambda: vri()], ids=["cross-entropy", "vri"])

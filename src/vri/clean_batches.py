@@ -19,11 +19,10 @@ _META_STREAM = 1  # derives the clean batches' seed from that of the run
 
 
 class GivenClean:
-    """Batches of a clean set, in cycles."""
+    """Batches of a clean set, in cycles, after the warm-up."""
 
-    warm_up = 0
-
-    def __init__(self, meta_set: Data, batch_size: int, seed: int, **options: Any) -> None:
+    def __init__(self, meta_set: Data, batch_size: int, seed: int, warm_up: int = 0, **options: Any) -> None:
+        self.warm_up = warm_up
         self._batches = Batches(meta_set, batch_size, seed=derive_seed(seed, _META_STREAM), **options)
         self._stream: Iterator[Any] | None = None
 

@@ -45,6 +45,7 @@ def train(
     *,
     epochs: int,
     selection: Selection | None = None,
+    warm_up: int = 0,
     mixup: float = 0.0,
     batch_size: int = 100,
     meta_batch_size: int | None = None,
@@ -83,6 +84,8 @@ def train(
         epochs: passes through `train_set`, with those of the warm-up.
         selection: how these samples are selected; `Selection()` if not given. Given together with a meta_set, clean
             batches have selected samples beside the clean ones.
+        warm_up: epochs of plain cross-entropy before the method learns from its meta_set, for methods that could do
+            without one. Those before a selection are `Selection(warm_up=...)`.
         mixup: mix noisy samples with each other, and clean ones likewise, with shares from Beta(mixup, mixup), within
             a worker's rows; 0 mixes nothing. A method is better mixed here than by `Mixup`, which is one of its own.
         batch_size: noisy samples a step, of all workers together.
@@ -131,6 +134,7 @@ def train(
             f"{type(method).__name__} does not run on several workers yet: its step does not sum over them; start one "
             "worker, or build the step on vri.parallel and set on_workers = True"
         )
+    _check_warm_up(warm_up, epochs, method, meta_set, selection)
     if mixup < 0:
         raise ValueError(f"mixup={mixup}: expected 0 or more; 0 mixes nothing")
     if keep_best is not None and validation_set is None:
@@ -163,7 +167,8 @@ def train(
     all_clean = None
     after = {"transform": meta_transform or transform}
     if meta_set is not None:
-        clean = given = GivenClean(meta_set, meta_batch_size, seed, **after, **divided)
+        clean = given = GivenClean(meta_set, meta_batch_size, seed, warm_up, **after, **divided)
+        settings |= {"warm_up": warm_up} if warm_up else {}
         in_order = Batches(
             meta_set, meta_batch_size, seed=0, shuffle=False, drop_last=False, transform=test_transform, **where
         )
@@ -268,6 +273,19 @@ def _check_counts(**counts: int | None) -> None:
     wrong = [f"{name}={value!r}" for name, value in counts.items() if value is not None and value < 1]
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: expected 1 or more; correct the setting")
+
+
+def _check_warm_up(
+    warm_up: int, epochs: int, method: Method, meta_set: Data | None, selection: Selection | None
+) -> None:
+    if not 0 <= warm_up < epochs:
+        raise ValueError(f"warm_up={warm_up} of {epochs} epochs: expected 0 or more, and fewer than all; correct it")
+    if not warm_up:
+        return
+    if not method.can_select:
+        raise ValueError(f"warm_up={warm_up} for {type(method).__name__}, which knows no warm-up; leave it out")
+    if meta_set is None or selection is not None:
+        raise ValueError(f"warm_up={warm_up} before a selection: expected it there; pass Selection(warm_up={warm_up})")
 
 
 def _check_sets(

@@ -121,6 +121,7 @@ def run(
         sets.clean,
         epochs=settings.epochs,
         selection=selection,
+        warm_up=0 if selection is not None or not method.can_select else settings.warm_up or 0,
         mixup=settings.mixup,
         batch_size=settings.batch_size,
         meta_batch_size=settings.meta_batch_size,

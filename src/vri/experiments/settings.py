@@ -52,7 +52,7 @@ class Settings:
     selection: str = "balanced"  # how it does so: a kind of `vri.selection`, or one of TWO_PHASES
     join_selected: bool = False  # let selected samples stand beside clean ones, too
     selection_size: int | None = None
-    warm_up: int | None = None  # epochs before it
+    warm_up: int | None = None  # epochs of cross-entropy before it; with clean samples alone none if not given
     first_epochs: int | None = None  # of the first network, in two phases; as many as `epochs` if not given
     validation: int = 0  # samples set aside for validation
     split: str | None = None  # a file split.npz of another run, in the place of clean, validation and limit

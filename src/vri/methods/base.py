@@ -51,7 +51,7 @@ class Method(ABC):
         """Train on one noisy batch, with the help of a clean one where the method uses it."""
 
     def warm_up(self, batch: Batch) -> Metrics:
-        """One step of plain cross-entropy, before samples can be selected; for methods that `can_select`."""
+        """One step of plain cross-entropy, before clean or selected samples are used; if the method `can_select`."""
         raise NotImplementedError
 
     @abstractmethod

@@ -234,7 +234,7 @@ def _no_clean() -> Experiment:
             make("VRI (−)", "vri", ("VRI (-)",), **nothing, selection="smallest"),
             make("VRI (+)", "vri", ("VRI (+)",), **nothing, selection="balanced"),
             make("VRI (Aug.)", "vri", ("VRI (Aug.)",), **nothing, selection="mixture", mixup=1.0, **mixture),
-            make("VRI", "vri", ("VRI (Standard)",)),
+            make("VRI", "vri", ("VRI (Standard)",), warm_up=None),
         ]
 
     sized = {"digits": {**DIGITS, "selection_size": 100}, "Fashion-MNIST": {**FASHION, "selection_size": 1000}}
