@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vri.experiments.grid import Job, results, run_grid
+from vri.experiments.reproduce.significance import p_value
 from vri.experiments.settings import Settings
 from vri.methods.costs import COSTS
 from vri.report.pages import markdown_table, replace_block
@@ -78,6 +79,35 @@ CNN = {  # row: group
     "VRI with selected samples": "clean samples, meta-learning with γ",
 }
 CNN_DATA = "fashion-mnist, small CNN"
+
+_NONE, _CLEAN, _WITHOUT, _WITH = GROUPS
+ORDERS = [
+    *(
+        ((group, row), (group, other))
+        for group in (_WITHOUT, _WITH)
+        for row, other in (
+            ("vri", "mc"),
+            ("mc", "non-bayesian"),
+            ("vri", "mw-net"),
+            ("vri", "l2rw"),
+            ("vri", "mslc"),
+            ("vri", "warpi"),
+        )
+    ),
+    ((_WITH, "vri"), (_CLEAN, "glc")),
+    ((_WITH, "vri"), (_CLEAN, "fine-tuned")),
+    ((_WITH, "vri"), (_NONE, "VRI (+)")),
+    *(((_NONE, "VRI (+)"), (_NONE, other)) for other in ("VRI (−)", "elr", "co-teaching", "sce")),
+    ((_WITH, "VRI after a warm-up"), (_WITH, "vri")),
+    *(
+        ((_WITH, "VRI with selected samples"), (_WITH, other))
+        for other in (
+            "vri",
+            "mslc",
+            *(f"{name} with selected samples" for name in ("L2RW", "MW-Net", "MSLC", "MC")),
+        )
+    ),
+]
 
 
 def tuning() -> list[Job]:
@@ -203,12 +233,13 @@ def table() -> str:
     for group, rows in GROUPS.items():
         lines += _group(found, group, list(rows), list(PLACES), group)
     lines += _selection(found)
+    lines += _orders(found)
     lines += ["", "### The small CNN", ""]
     lines += ["Fashion-MNIST, 10,000 noisy + 1,000 clean, 6 epochs, 5,000 test images; settings as chosen for the MLP."]
     body: list[list[str]] = []
     for row, group in CNN.items():
         body += _rows(found, group, [row], [CNN_DATA])
-    lines += ["", markdown_table(["method", *NOISES, "seconds"], body)] if body else []
+    lines += ["", markdown_table(["method", *NOISES, "mean", "seconds"], body)] if body else []
     lines += [
         "",
         "### What a step costs",
@@ -225,7 +256,7 @@ def _group(found: dict[str, dict[str, Any]], group: str, rows: list[str], datase
     body = _rows(found, group, rows, datasets)
     if not body:
         return []
-    header = ["method", *(f"{d}, {n}" for d in datasets for n in NOISES), "seconds"]
+    header = ["method", *(f"{d}, {n}" for d in datasets for n in NOISES), "mean", "seconds"]
     return ["", f"**{title.capitalize()}**", "", markdown_table(header, body)]
 
 
@@ -252,17 +283,60 @@ def _selection(found: dict[str, dict[str, Any]]) -> list[str]:
 def _rows(found: dict[str, dict[str, Any]], group: str, rows: list[str], datasets: list[str]) -> list[list[str]]:
     body = []
     for row in rows:
-        cells, seconds = [], []
+        cells, last, seconds = [], [], []
         for dataset in datasets:
             for noise in NOISES:
-                setting = chosen(found, group, row, dataset.partition(",")[0], noise)
-                names = [] if setting is None else [job(group, row, dataset, noise, setting, s).name for s in SEEDS]
-                runs = [found[name] for name in names if name in found and "failed" not in found[name]]
+                runs = _runs(found, group, row, dataset, noise)
                 cells.append(_cell([r["last"] for r in runs]) if len(runs) == len(SEEDS) else "–")
+                last.append(100 * statistics.mean(r["last"] for r in runs) if runs else 0.0)
                 seconds += [r["seconds"] for r in runs]
         if seconds:
-            body.append([row, *cells, f"{statistics.mean(seconds):.1f}"])
+            mean = "–" if "–" in cells else f"{statistics.mean(last):.1f}"
+            body.append([row, *cells, mean, f"{statistics.mean(seconds):.1f}"])
     return body
+
+
+def _runs(found: dict[str, dict[str, Any]], group: str, row: str, dataset: str, noise: str) -> list[dict[str, Any]]:
+    """Those of all seeds with the setting that was chosen, but for those that diverged."""
+    setting = chosen(found, group, row, dataset.partition(",")[0], noise)
+    names = [] if setting is None else [job(group, row, dataset, noise, setting, seed).name for seed in SEEDS]
+    return [found[name] for name in names if name in found and "failed" not in found[name]]
+
+
+def _orders(found: dict[str, dict[str, Any]]) -> list[str]:
+    """The orders that were expected, and what came out."""
+    body = []
+    for (group, row), (other_group, other) in ORDERS:
+        pairs = []
+        for dataset in PLACES:
+            for noise in NOISES:
+                ours, theirs = (_runs(found, g, r, dataset, noise) for g, r in ((group, row), (other_group, other)))
+                if len(ours) == len(theirs) == len(SEEDS):
+                    pairs += [(100 * a["last"], 100 * b["last"]) for a, b in zip(ours, theirs, strict=True)]
+        if len(pairs) == len(PLACES) * len(NOISES) * len(SEEDS):
+            left, right = (list(side) for side in zip(*pairs, strict=True))
+            ahead = sum(a > b for a, b in pairs)
+            gain = f"{statistics.mean(left) - statistics.mean(right):+.2f}"
+            body.append(
+                [
+                    _full(group, row),
+                    _full(other_group, other),
+                    gain,
+                    f"{ahead} of {len(pairs)}",
+                    f"{p_value(left, right):.2g}",
+                ]
+            )
+    if not body:
+        return []
+    words = (
+        "Differences in points on average over all columns and seeds, in how many of these runs the first is ahead, "
+        "and the p-value of a t-test over the pairs."
+    )
+    return ["", "### Who is ahead", "", words, "", markdown_table(["", "against", "difference", "ahead", "p"], body)]
+
+
+def _full(group: str, row: str) -> str:
+    return f"{row}, {' '.join(group.split()[-2:])}" if group.endswith("γ") else row
 
 
 def _cell(values: Iterable[float]) -> str:
