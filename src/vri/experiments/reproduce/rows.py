@@ -65,14 +65,16 @@ RATES: dict[str, dict[str, tuple[float, float]]] = {
             (0.02, 5e-3): "cross-entropy label-smoothing mixup sce bootstrapping decoupling fine-tuned "
             "l2rw mw-net pmw-net mlc mslc warpi mc vri vri-literal",
             (0.05, 5e-3): "clean-only co-teaching glc non-bayesian",
-            (0.05, 5e-4): "gce jocor elr",
+            (0.05, 5e-4): "gce elr",
+            (0.2, 5e-4): "jocor",  # whose loss is a tenth
         }
     ),
     "fashion-mnist": _by_method(
         {
             (0.02, 5e-3): "l2rw mw-net pmw-net mlc warpi mc non-bayesian vri vri-literal",
             (0.05, 5e-3): "cross-entropy label-smoothing sce bootstrapping co-teaching clean-only",
-            (0.05, 5e-4): "mixup gce decoupling jocor elr fine-tuned glc mslc",
+            (0.05, 5e-4): "mixup gce decoupling elr fine-tuned glc mslc",
+            (0.2, 5e-4): "jocor",
         }
     ),
 }
