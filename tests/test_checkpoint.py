@@ -3,10 +3,8 @@
 import errno
 import json
 import math
-import multiprocessing
 import os
 import signal
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -413,26 +411,6 @@ def test_ctrl_c_still_gives_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes to signal")
-def test_sigterm_reaches_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wait_for(_: Any) -> int:
-        context = multiprocessing.get_context("spawn")
-        workers = [context.Process(target=time.sleep, args=(60,)) for _ in range(2)]
-        for worker in workers:
-            worker.start()
-        time.sleep(0.2)
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            for worker in workers:
-                worker.join()  # would take a minute
-        return 0
-
-    monkeypatch.setattr("vri.cli.methods._run", wait_for)
-    start = time.monotonic()
-    assert main(["methods"]) == 143
-    assert time.monotonic() - start < 30
-
-
 def full_disk(patch: pytest.MonkeyPatch, name: str, number: int) -> None:
     """No file of this name can be written any more."""
     original = os.replace

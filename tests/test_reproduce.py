@@ -17,14 +17,14 @@ from vri.cli import main
 from vri.experiments.examine import BINS, rectification, step_time
 from vri.experiments.grid import Job, run_grid
 from vri.experiments.prepare import prepare
-from vri.experiments.reproduce import catalogue, sheets, submit, suite, verdicts
+from vri.experiments.reproduce import sheets, submit, suite, verdicts
 from vri.experiments.reproduce.catalogue import EXPERIMENTS
 from vri.experiments.reproduce.estimate import seconds_of
 from vri.experiments.reproduce.plan import Column, Experiment, Grid, Results, Row
 from vri.experiments.reproduce.published import published
 from vri.experiments.reproduce.significance import mark, p_value
 from vri.experiments.run import build
-from vri.experiments.settings import Settings, _mistakes
+from vri.experiments.settings import Settings, _mistakes, resolve
 from vri.methods import METHODS
 
 SHARED = Path(__file__).parents[2] / "shared" / "published.csv"
@@ -110,7 +110,7 @@ def test_the_paper_scale_is_the_papers_setting() -> None:
     jobs = {job.name: job.settings for job in EXPERIMENTS["tab:flip"].jobs("paper", 1)}
     ours = [s for s in jobs.values() if s.method == "vri" and s.backbone == "resnet32" and s.dataset == "cifar10"]
     assert [s.rate for s in ours] == [0.2, 0.4]
-    from_file = catalogue.resolve("cifar10_flip_resnet32")
+    from_file = resolve("cifar10_flip_resnet32")
     assert replace(ours[1], root=None) == replace(from_file, augment=None)  # crop and flip, which is the default
 
 
