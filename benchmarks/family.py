@@ -7,7 +7,7 @@ Each run has a small file in benchmarks/results/family/. Every method chooses le
 same small grid, for each data set and noise, by the validation accuracy of the first seed; the other seeds run with
 what it chose, and the table has test accuracy of the last epoch. Meta-learning methods stand in two groups: as
 published, and all with the same clean gradient γ; some of these also with selected samples beside the clean ones. Some
-methods run with the small CNN on Fashion-MNIST as well, each with what it chose for the MLP.
+methods run with the small CNN on Fashion-MNIST as well, with a grid of larger steps.
 """
 
 import argparse
@@ -32,7 +32,9 @@ PLACES: dict[str, dict[str, Any]] = {
     "digits": {"clean": 100, "validation": 270, "limit": 1000, "epochs": 70},
     "fashion-mnist": {"clean": 1000, "validation": 5000, "limit": 10_000, "epochs": 10},
 }
-WITH_CNN: dict[str, Any] = {"clean": 1000, "limit": 10_000, "test_limit": 5000, "epochs": 6}
+CNN_DATA = "fashion-mnist, small CNN"
+CNN_GRID = ((0.05, 5e-4), (0.1, 5e-4))
+WITH_CNN: dict[str, Any] = {"clean": 1000, "validation": 3000, "limit": 10_000, "test_limit": 5000, "epochs": 6}
 # cross-entropy has a tenth of the weight in JoCoR's loss: ten times the learning rate is the same step
 SCALES = {"jocor": 10.0}
 NOISES = {"flip": 0.4, "uniform": 0.6, "instance": 0.4}
@@ -65,22 +67,24 @@ GROUPS: dict[str, dict[str, Row]] = {
     "clean samples, meta-learning with γ": {
         **{name: (name, WITH, {}) for name in META},
         "VRI after a warm-up": ("vri", WITH, {"warm_up": "half"}),
+        "VRI, meta step every step": ("vri", {**WITH, "meta_every": 1}, {}),
         **{
             f"{name} with selected samples": (name.lower(), WITH, {"join_selected": True})
             for name in ("L2RW", "MW-Net", "MSLC", "MC", "VRI")
         },
     },
 }
+SIGNS = {"(−)": "minus", "(+)": "plus", "(mixture, mixup)": "mixture", ",": ""}  # of rows, in names of files
 CNN = {  # row: group
     "cross-entropy": "no clean samples",
     "VRI (+)": "no clean samples",
-    "fine-tuned": "clean samples",
     "mw-net": "clean samples, meta-learning with γ",
+    "mslc": "clean samples, meta-learning with γ",
     "mc": "clean samples, meta-learning with γ",
     "vri": "clean samples, meta-learning with γ",
+    "VRI, meta step every step": "clean samples, meta-learning with γ",
     "VRI with selected samples": "clean samples, meta-learning with γ",
 }
-CNN_DATA = "fashion-mnist, small CNN"
 
 READING = """What we read from it. With γ, which every method here can have, VRI and MC can't be told apart, and both
 are ahead of the same networks without draws: it is the draws that help in these short trainings, not the prior. VRI
@@ -112,6 +116,8 @@ ORDERS = [
     ((_WITH, "vri"), (_NONE, "VRI (+)")),
     *(((_NONE, "VRI (+)"), (_NONE, other)) for other in ("VRI (−)", "elr", "co-teaching", "sce")),
     ((_WITH, "VRI after a warm-up"), (_WITH, "vri")),
+    ((_WITH, "VRI, meta step every step"), (_WITH, "vri")),
+    ((_WITH, "VRI, meta step every step"), (_WITH, "mw-net")),
     *(
         ((_WITH, "VRI with selected samples"), (_WITH, other))
         for other in (
@@ -128,25 +134,30 @@ def tuning() -> list[Job]:
     return [
         job(group, row, dataset, noise, setting, SEEDS[0])
         for group, row in places()
-        for dataset in PLACES
+        for dataset in datasets(group, row)
         for noise in NOISES
-        for setting in GRID
+        for setting in grid(dataset)
     ]
 
 
+def datasets(group: str, row: str) -> list[str]:
+    return [*PLACES, *([CNN_DATA] if CNN.get(row) == group else [])]
+
+
+def grid(dataset: str) -> tuple[tuple[float, float], ...]:
+    return CNN_GRID if dataset == CNN_DATA else GRID
+
+
 def rest(found: dict[str, dict[str, Any]]) -> list[Job]:
-    """The other seeds, and the CNN, with the settings that were chosen; rows whose tuning is done."""
-    more, with_cnn = [], []
-    for group, row in places():
-        for noise in NOISES:
-            for dataset in PLACES:
-                setting = chosen(found, group, row, dataset, noise)
-                if setting is not None:
-                    more += [job(group, row, dataset, noise, setting, seed) for seed in SEEDS[1:]]
-            setting = chosen(found, group, row, "fashion-mnist", noise)
-            if setting is not None and CNN.get(row) == group:
-                with_cnn += [job(group, row, CNN_DATA, noise, setting, seed) for seed in SEEDS]
-    return more + with_cnn
+    """The other seeds with the settings that were chosen; rows whose tuning is done."""
+    return [
+        job(group, row, dataset, noise, setting, seed)
+        for group, row in places()
+        for dataset in datasets(group, row)
+        for noise in NOISES
+        if (setting := chosen(found, group, row, dataset, noise)) is not None
+        for seed in SEEDS[1:]
+    ]
 
 
 def places() -> list[tuple[str, str]]:
@@ -170,7 +181,7 @@ def chosen(
 ) -> tuple[float, float] | None:
     """The setting that was best on the validation samples of the first seed; None unless all were tried."""
     scores = {}
-    for setting in GRID:
+    for setting in grid(dataset):
         result = found.get(job(group, row, dataset, noise, setting, SEEDS[0]).name)
         if result is None:
             return None
@@ -201,7 +212,9 @@ def job(group: str, row: str, dataset: str, noise: str, setting: tuple[float, fl
         }
     )
     short = {"with": "with", "without": "without"}.get(group.split()[-2], "plain")
-    plain = row.replace("(−)", "minus").replace("(+)", "plus").replace("(mixture, mixup)", "mixture")
+    plain = row
+    for sign, word in SIGNS.items():
+        plain = plain.replace(sign, word)
     where = "fashion-cnn" if network else name
     return Job(f"{plain.replace(' ', '-').lower()}-{short}-{where}-{noise}-{lr}-{decay}-{seed}", settings)
 
@@ -255,7 +268,10 @@ def table() -> str:
     lines += _selection(found)
     lines += _orders(found)
     lines += ["", "### The small CNN", ""]
-    lines += ["Fashion-MNIST, 10,000 noisy + 1,000 clean, 6 epochs, 5,000 test images; settings as chosen for the MLP."]
+    lines += [
+        "Fashion-MNIST, 10,000 noisy + 1,000 clean, 6 epochs, 5,000 test images; settings chosen likewise from "
+        f"{', '.join(map(str, CNN_GRID))}."
+    ]
     body: list[list[str]] = []
     for row, group in CNN.items():
         body += _rows(found, group, [row], [CNN_DATA])
@@ -318,7 +334,7 @@ def _rows(found: dict[str, dict[str, Any]], group: str, rows: list[str], dataset
 
 def _runs(found: dict[str, dict[str, Any]], group: str, row: str, dataset: str, noise: str) -> list[dict[str, Any]]:
     """Those of all seeds with the setting that was chosen, but for those that diverged."""
-    setting = chosen(found, group, row, dataset.partition(",")[0], noise)
+    setting = chosen(found, group, row, dataset, noise)
     names = [] if setting is None else [job(group, row, dataset, noise, setting, seed).name for seed in SEEDS]
     return [found[name] for name in names if name in found and "failed" not in found[name]]
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from loop_helpers import Recorder
-from vri import batchnorm, benchmark_parallel, parallel
-from vri.benchmark_timing import Sizes
+from vri import batchnorm, parallel
+from vri.benchmark import parallel as benchmark_parallel
+from vri.benchmark.timing import Sizes
 from vri.data.batches import Batches
 from vri.methods import METHODS, VRI, CrossEntropy, MetaMethod, Method
 from vri.selection import Selection

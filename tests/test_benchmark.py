@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from vri import benchmark, benchmark_timing, objective
+from vri import objective
 from vri.backbones import mlp
-from vri.benchmark import PARTS, format_table, run
-from vri.benchmark_report import Bar, Report, Row
-from vri.benchmark_timing import (
+from vri.benchmark import PARTS, accuracy, format_table, run, timing
+from vri.benchmark.report import Bar, Report, Row
+from vri.benchmark.timing import (
     Layout,
     Sizes,
     in_a_fresh_process,
@@ -128,8 +128,8 @@ def test_accuracy_notices_a_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> N
 
     right = HYPERGRADIENTS["jvp"]
     monkeypatch.setitem(HYPERGRADIENTS, "jvp", too_long)
-    networks = {"MLP with dropout": benchmark.NETWORKS["MLP with dropout"]}
-    monkeypatch.setattr(benchmark, "NETWORKS", networks)
+    networks = {"MLP with dropout": accuracy.NETWORKS["MLP with dropout"]}
+    monkeypatch.setattr(accuracy, "NETWORKS", networks)
     missed = run(quick=True, only=["accuracy"], progress=False).missed
     assert [row.name for row in missed] == ["MLP with dropout: jvp"]
     assert missed[0].value == pytest.approx(0.5)
@@ -151,7 +151,7 @@ def test_methods_take_turns_and_periods_are_averaged(monkeypatch: pytest.MonkeyP
             log.append(self.name)
             return {}
 
-    monkeypatch.setattr(benchmark_timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
     methods = {"plain": Costly("plain", [1.0]), "every second": Costly("every second", [5.0, 1.0])}
     seconds = take_turns(methods, None, None, rounds=3, steps=2)
     assert log == ["plain", "every second"] + ["plain", "every second", "every second", "plain"] * 3
@@ -164,10 +164,10 @@ def test_time_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
     def fresh(function: str, request: dict[str, Any]) -> Any:
         if request["layout"]["bfloat16"]:  # as where torch's kernels crash
             raise subprocess.CalledProcessError(-signal.SIGILL, "python")
-        return benchmark_timing.other_layout(request)  # saves the start of a process
+        return timing.other_layout(request)  # saves the start of a process
 
-    monkeypatch.setattr(benchmark_timing, "in_a_fresh_process", fresh)
-    monkeypatch.setattr(benchmark_timing, "PERIOD", 2)
+    monkeypatch.setattr(timing, "in_a_fresh_process", fresh)
+    monkeypatch.setattr(timing, "PERIOD", 2)
     with one_thread():
         rows, raw = measure_time(TINY, "cpu")
     died = raw.pop("channels_last bfloat16 autocast, single steps")
@@ -192,8 +192,8 @@ def test_time_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_layouts_are_what_they_say() -> None:
     for layout in (Layout(), Layout(channels_last=False), Layout(bfloat16=True)):
-        images, _ = benchmark_timing.images(TINY, layout, "cpu")
-        method = benchmark_timing.resnet_method("jvp", layout, "cpu")
+        images, _ = timing.images(TINY, layout, "cpu")
+        method = timing.resnet_method("jvp", layout, "cpu")
         assert isinstance(method, VRI)
         for tensor in (images, method.model[5].conv1.weight):  # type: ignore[index]
             assert tensor.is_contiguous(memory_format=torch.channels_last) == layout.channels_last
@@ -209,14 +209,14 @@ def test_overhead_by_part_adds_up_and_leaves_nothing_patched() -> None:
     parts = raw["seconds by part"]
     assert all(min(values) > 0 for values in parts.values())  # every part was met in every step
     outside = next(row for row in rows if row.name.startswith("outside"))
-    step = [sum(v[0] for name, v in parts.items() if name not in benchmark_timing.TENSOR_WORK)]
+    step = [sum(v[0] for name, v in parts.items() if name not in timing.TENSOR_WORK)]
     assert outside.samples[:1] == pytest.approx([1e6 * s for s in step])
 
 
 def test_peak_memory_of_one_step_in_a_fresh_process() -> None:
     sizes = dataclasses.replace(TINY, batch=32, image=32)
     request = {"name": "cross-entropy", "sizes": dataclasses.asdict(sizes), "device": "cpu"}
-    used = in_a_fresh_process("vri.benchmark:peak_of_a_step", request, {"OMP_NUM_THREADS": "1"})
+    used = in_a_fresh_process("vri.benchmark.memory:peak_of_a_step", request, {"OMP_NUM_THREADS": "1"})
     # 31 convolutions and 31 BatchNorms, stage by stage, keep at least one input each for the backward
     kept = 4 * 32 * 10 * (16 * 32 * 32 + 32 * 16 * 16 + 64 * 8 * 8)
     assert kept < used < 20 * kept

@@ -18,8 +18,8 @@ from torch import Tensor
 import parallel_worker as worker
 from vri import batchnorm, parallel
 from vri.batchnorm import SynchronisedBatchNorm
-from vri.benchmark_parallel import rows_of
-from vri.benchmark_timing import Sizes
+from vri.benchmark.parallel import rows_of
+from vri.benchmark.timing import Sizes
 from vri.cli import main
 from vri.data.batches import Batches
 

@@ -84,6 +84,10 @@ class Reporter:
                 self._writer.add_scalar(key, value, row["step"])
 
 
+def say_nothing(remark: str) -> None:
+    """For workers whose first one speaks for them, and where quiet is wanted."""
+
+
 @contextmanager
 def tensorboard_writer(folder: Path) -> Iterator[Any]:
     """A writer of events to `folder`; whatever an earlier start wrote there no longer counts."""

@@ -22,7 +22,7 @@ from vri.data.augment import mixup as mix
 from vri.data.batches import Batches, Data, Transform, derive_seed, length, read_labels
 from vri.evaluation import evaluate, memorisation, modes_restored
 from vri.methods.base import Method
-from vri.progress import Reporter, Row, check_tensorboard, tensorboard_writer
+from vri.progress import Reporter, Row, check_tensorboard, say_nothing, tensorboard_writer
 from vri.run import History, Run
 from vri.selection import Selection
 
@@ -203,7 +203,7 @@ def train(
             writer = stack.enter_context(tensorboard_writer(run.folder))
         reporter = stack.enter_context(Reporter(progress and parallel.first(), run.total, run.at.step, epochs, writer))
         reporter.replay(run.at.history)
-        say = (on_remark or reporter.say) if parallel.first() else _say_nothing
+        say = (on_remark or reporter.say) if parallel.first() else say_nothing
         stop = stack.enter_context(_interrupts_wait())
         noisy_batches = noisy.endless(run.at.step)
         how: dict[str, Any] = {"num_workers": num_workers, "transform": test_transform, "divide": True}
@@ -337,10 +337,6 @@ def _begin_alike(method: Method) -> None:
     generator = getattr(method, "generator", None)
     if parallel.world() > 1 and isinstance(generator, torch.Generator):
         generator.set_state(parallel.on_first(generator.get_state))
-
-
-def _say_nothing(text: str) -> None:
-    """For workers whose first one speaks for them."""
 
 
 def _checksum(labels: Tensor | None) -> str | None:

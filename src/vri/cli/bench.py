@@ -23,11 +23,11 @@ def _run(options: argparse.Namespace) -> int:
 
     parts = None
     if options.methods:
-        from vri.benchmark_methods import measure_methods
+        from vri.benchmark.methods import measure_methods
 
         parts = {"methods": measure_methods}
     if options.distributed:
-        from vri.benchmark_parallel import measure_distributed
+        from vri.benchmark.parallel import measure_distributed
 
         parts = {"distributed": measure_distributed}
     report = benchmark.run(quick=options.quick, out=options.out, only=options.only, device=options.device, parts=parts)

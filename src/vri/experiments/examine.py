@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vri.benchmark_timing import take_turns
+from vri.benchmark.timing import take_turns
 from vri.classifier import Classifier
 from vri.data.batches import Batches
 from vri.evaluation import modes_restored

@@ -27,7 +27,7 @@ from vri.experiments.settings import TWO_PHASES, Settings, SettingsError
 from vri.files import atomic_write
 from vri.methods import METHODS
 from vri.methods.base import Method
-from vri.progress import Row
+from vri.progress import Row, say_nothing
 from vri.report.figures import selection_figure
 from vri.selection import Selection, select
 from vri.training import History, train
@@ -59,7 +59,7 @@ def run(
         settings: of the run.
         out: folder for all that it leaves.
         resume: go on with the run in `out`.
-        progress: show a bar.
+        progress: show a bar, and what there is to remark; False is quiet.
         sync_batchnorm: on several workers, let BatchNorm see the whole batch; a run that goes on keeps to it.
         examine: looks at the trained method; what it finds stands in the record as "examined".
 
@@ -140,6 +140,7 @@ def run(
         test_transform=sets.test_transform,
         log_tensorboard=settings.tensorboard,
         on_epoch=note,
+        on_remark=None if progress else say_nothing,
     )
     rows[:] = history  # a killed run may have lost the last row of its record
     if parallel.first():
@@ -180,6 +181,7 @@ def select_with_first(
         num_workers=settings.workers,
         transform=sets.transform,
         test_transform=sets.test_transform,
+        on_remark=None if progress else say_nothing,
     )
     outputs = list(predict_part(method.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
     losses = parallel.gather(torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in outputs]))
