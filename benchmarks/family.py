@@ -251,7 +251,8 @@ def rates() -> dict[str, dict[str, tuple[float, float]]]:
                 if len(done := [r for r in each if r is not None]) == len(NOISES)
             }
             if len(means) == len(GRID):
-                best.setdefault(dataset, {})[method] = scaled(method, max(means, key=lambda s: float(means[s])))
+                chosen_one = max(means, key=lambda s: float(means[s]))
+                best.setdefault(f"{dataset}, mlp", {})[method] = scaled(method, chosen_one)
     return best
 
 

@@ -13,7 +13,7 @@ from vri.methods.meta import MetaMethod
 # seconds of a step of plain cross-entropy with 100 samples on one core
 _STEP = {
     "mlp": 0.002,
-    "small_cnn": 0.03,
+    "small_cnn": 0.045,
     "resnet32": 0.35,
     "resnet18": 3.0,
     "resnet34": 6.0,

@@ -56,7 +56,8 @@ class Grid:
         rows: methods.
         columns: what they are tried on.
         about: the setting in words.
-        rates: learning rate and weight decay by data set and method, where a row or column says nothing else.
+        rates: learning rate and weight decay by "data set, backbone" and by method, where a row or column says nothing
+            else.
     """
 
     rows: Sequence[Row]
@@ -100,7 +101,7 @@ class Experiment:
         """One run. Its name comes from what it is: the same run of two tables is done once."""
         options = {**column.settings.get("options", {}), **row.settings.get("options", {})}
         merged = {**column.settings, **row.settings, "options": options}
-        rates = grid.rates.get(merged["dataset"], {}).get(merged["method"])
+        rates = grid.rates.get(f"{merged['dataset']}, {merged.get('backbone')}", {}).get(merged["method"])
         if rates is not None:
             merged = {"lr": rates[0], "weight_decay": rates[1], **merged}
         chosen = Settings(**{**merged, "seed": seed, "root": root})
