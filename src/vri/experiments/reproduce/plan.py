@@ -77,7 +77,8 @@ class Experiment:
         grids: by scale.
         verdict: whether the claim holds, in words, from results.
         draw: draws the figure; None for a table.
-        score: which accuracy counts: "last" epoch, or "last_10_mean" as the paper does in one table.
+        score: which accuracy counts at paper scale: of the "last" epoch, or "last_10_mean" as in one of its tables;
+            short schedules have no ten epochs at their end, there it is always the last.
         examine: what else each run looks at.
         compare: row that the others are compared with, seed by seed; None compares nothing.
     """
@@ -176,7 +177,7 @@ class Results:
 
     def scores(self, row: str, column: str, score: str | None = None) -> list[float]:
         """Test accuracies in %, one a seed, of runs that did not fail."""
-        kind = score or self.experiment.score
+        kind = score or (self.experiment.score if self.scale == "paper" else "last")
         return [100 * r[kind] for r in self.records(row, column) if r.get(kind) is not None]
 
     def mean(self, row: str, column: str) -> float:

@@ -175,7 +175,7 @@ def _notes(results: Results, printed: Sequence[Published]) -> list[str]:
     seeds = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds"
     shown = (
         f"Test accuracy in % at **{results.scale}** scale: mean ± sd of the last epoch over {seeds}, in brackets the "
-        "mean of the last 10 epochs."
+        "mean of the last 10 epochs, or of all where there are no more."
     )
     if results.experiment.compare is not None and results.seeds > 1:
         shown += (
