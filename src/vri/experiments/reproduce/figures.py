@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vri.experiments.reproduce.plan import Picture, Results
 from vri.experiments.reproduce.verdicts import running_mean
@@ -107,8 +108,14 @@ def collapse(results: Results) -> Picture:
                 label=f"{method}, {draws}",
             )  # fmt: skip
             numbers += [[kind, method, draws, e, float(v)] for e, v in zip(epochs, mean, strict=True)]
-        axes.set(title=kind, xlabel="epoch", yscale="log")
-        axes.grid(alpha=0.3, which="both")
+        axes.set(title=kind, xlabel="epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+    variances = [float(str(line[-1])) for line in numbers]
+    if variances and min(variances) < 0.05 * max(variances):
+        figure.axes[0].set_yscale("log")  # shared by all; a linear axis from 0 shows best what did not collapse
+    else:
+        figure.axes[0].set_ylim(bottom=0)
     figure.axes[0].set_ylabel("variance ‖σ²‖/√c of the posterior")
     figure.suptitle(f"{column} ({results.scale} scale)")
     _legend(figure)
