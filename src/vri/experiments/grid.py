@@ -33,7 +33,7 @@ from vri.experiments.examine import EXAMINATIONS
 from vri.experiments.run import Record, run
 from vri.experiments.settings import Settings
 from vri.files import atomic_write
-from vri.progress import Row
+from vri.progress import Row, say_nothing
 
 HEARTBEAT = 20.0  # seconds between two touches of a claim
 STALE = 180.0  # seconds without one after which its worker is taken for dead
@@ -190,7 +190,14 @@ def _do(job: Job, folder: Path) -> None:
     small: Record = {"name": job.name, "settings": {"seed": job.settings.seed, **chosen}}
     look = None if job.examine is None else EXAMINATIONS[job.examine]
     try:
-        record = run(replace(job.settings, tensorboard=False), runs, resume=True, progress=False, examine=look)
+        record = run(
+            replace(job.settings, tensorboard=False),
+            runs,
+            resume=True,
+            progress=False,
+            examine=look,
+            on_remark=say_nothing,  # such as how to go on, which the command says itself
+        )
     except DivergenceError as error:  # so it would each time: a result, too; what follows its first sentence is advice
         small |= dict.fromkeys(_KEPT) | {"failed": str(error).partition(". ")[0], "epochs": []}
     else:

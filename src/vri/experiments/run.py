@@ -27,7 +27,7 @@ from vri.experiments.settings import TWO_PHASES, Settings, SettingsError
 from vri.files import atomic_write
 from vri.methods import METHODS
 from vri.methods.base import Method
-from vri.progress import Row, say_nothing
+from vri.progress import Row
 from vri.report.figures import selection_figure
 from vri.selection import Selection, select
 from vri.training import History, train
@@ -50,6 +50,7 @@ def run(
     progress: bool = True,
     sync_batchnorm: bool = False,
     examine: Callable[[Method, Prepared], Record] | None = None,
+    on_remark: Callable[[str], None] | None = None,
 ) -> Record:
     """Train as `settings` say; leaves record, history, events, checkpoint and classifier in `out`.
 
@@ -59,9 +60,10 @@ def run(
         settings: of the run.
         out: folder for all that it leaves.
         resume: go on with the run in `out`.
-        progress: show a bar, and what there is to remark; False is quiet.
+        progress: show a bar.
         sync_batchnorm: on several workers, let BatchNorm see the whole batch; a run that goes on keeps to it.
         examine: looks at the trained method; what it finds stands in the record as "examined".
+        on_remark: as in `vri.train`.
 
     Returns:
         The record, as in ``record.json``.
@@ -73,7 +75,9 @@ def run(
         torch.set_num_threads(settings.threads)
     sets, selected = prepare(settings), None
     if sets.clean is None and METHODS[settings.method].can_select and settings.selection in TWO_PHASES:
-        sets, selected = select_with_first(settings, sets, device, out / "first", resume, progress, sync_batchnorm)
+        sets, selected = select_with_first(
+            settings, sets, device, out / "first", resume, progress, sync_batchnorm, on_remark
+        )
     method, description = build(settings, sets, device, sync_batchnorm)
     start = time.perf_counter()
     record: Record = {
@@ -140,7 +144,7 @@ def run(
         test_transform=sets.test_transform,
         log_tensorboard=settings.tensorboard,
         on_epoch=note,
-        on_remark=None if progress else say_nothing,
+        on_remark=on_remark,
     )
     rows[:] = history  # a killed run may have lost the last row of its record
     if parallel.first():
@@ -163,6 +167,7 @@ def select_with_first(
     resume: bool,
     progress: bool,
     sync_batchnorm: bool = False,
+    on_remark: Callable[[str], None] | None = None,
 ) -> tuple[Prepared, Record]:
     """Two phases: train a network on all samples; its smallest losses become the clean set of the second one."""
     method, _ = build(replace(settings, method="cross-entropy", options={}), sets, device, sync_batchnorm)
@@ -181,7 +186,7 @@ def select_with_first(
         num_workers=settings.workers,
         transform=sets.transform,
         test_transform=sets.test_transform,
-        on_remark=None if progress else say_nothing,
+        on_remark=on_remark,
     )
     outputs = list(predict_part(method.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
     losses = parallel.gather(torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in outputs]))

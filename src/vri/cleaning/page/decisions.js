@@ -13,7 +13,9 @@ class Decisions {
   load() {
     this.map = new Map(); // suspect -> decision, in the order they were taken
     try {
-      for (const [suspect, kind, label] of JSON.parse(localStorage.getItem(this.key) ?? "[]")) {
+      // Chromium, on a busy machine, now and then shows a reloaded page an empty localStorage; the tab's own has a copy.
+      const kept = localStorage.getItem(this.key) ?? sessionStorage.getItem(this.key) ?? "[]";
+      for (const [suspect, kind, label] of JSON.parse(kept)) {
         this.map.set(suspect, { kind, label });
       }
       localStorage.setItem(`${this.key}:probe`, "");
@@ -24,10 +26,11 @@ class Decisions {
   }
 
   save() {
-    const rows = Array.from(this.map, ([suspect, { kind, label }]) => [suspect, kind, label]);
+    const rows = JSON.stringify(Array.from(this.map, ([suspect, { kind, label }]) => [suspect, kind, label]));
     try {
-      localStorage.setItem(this.key, JSON.stringify(rows));
+      localStorage.setItem(this.key, rows);
       this.stored = true;
+      sessionStorage.setItem(this.key, rows);
     } catch {
       this.stored = false;
     }
