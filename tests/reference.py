@@ -55,7 +55,7 @@ class Reference:
             (
                 method.model,
                 method.meta_network,
-                method.prior_network,
+                getattr(method, "prior_network", None),  # MC has none
                 method.optimizer,
                 method.meta_optimizer,
             )
@@ -105,8 +105,9 @@ class Reference:
         z, f = self._forward(self.theta, x, seed)
         if self.kl_route == "objective":  # our default: v depends on θ through the logits alone
             f = f.detach()
-        q, p = self._normal(self.meta_network(f, y)), self._normal(self.prior_network(f))
-        kl = kl_divergence(q, p).sum(1).mean()
+        q, kl = self._normal(self.meta_network(f, y)), torch.zeros(())
+        if self.prior_network is not None:
+            kl = kl_divergence(q, self._normal(self.prior_network(f))).sum(1).mean()
         loss = self._rectified_loss(self._draw(q, noise), z, y)
         if self.kl_route == "features":  # the paper to the letter
             loss = loss + self.kl_weight * kl
@@ -128,8 +129,7 @@ class Reference:
 
     def weights(self) -> dict[str, Tensor]:
         """All that training changes."""
-        networks = {"model": self.model, "meta": self.meta_network, "prior": self.prior_network}
-        return {f"{part}.{k}": v for part, net in networks.items() for k, v in net.state_dict().items()}
+        return weights(self)
 
     def _forward(self, theta: Parameters, inputs: Any, seed: int, keep_buffers: bool = False) -> tuple[Tensor, Tensor]:
         buffers = {} if keep_buffers else {n: b.clone() for n, b in self.model.named_buffers()}
@@ -145,7 +145,8 @@ class Reference:
         return sum(losses, torch.zeros(())) / self.samples
 
     def _meta_parameters(self) -> list[nn.Parameter]:
-        return [*self.meta_network.parameters(), *self.prior_network.parameters()]
+        prior = [] if self.prior_network is None else [*self.prior_network.parameters()]
+        return [*self.meta_network.parameters(), *prior]
 
     def _seed(self) -> int:
         return int(torch.randint(2**62, (), generator=self.generator))
@@ -169,7 +170,7 @@ class Reference:
         return dict(zip(of, grads, strict=True))
 
 
-def weights(method: VRI) -> dict[str, Tensor]:
-    """The same of the method under test, under the same names as `Reference.weights`."""
-    networks = {"model": method.model, "meta": method.meta_network, "prior": method.prior_network}
-    return {f"{part}.{k}": v for part, net in networks.items() for k, v in net.state_dict().items()}
+def weights(method: VRI | Reference) -> dict[str, Tensor]:
+    """All that training changes, of the method under test or its reference."""
+    networks = {"model": method.model, "meta": method.meta_network, "prior": getattr(method, "prior_network", None)}
+    return {f"{part}.{k}": v for part, net in networks.items() if net is not None for k, v in net.state_dict().items()}

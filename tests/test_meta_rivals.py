@@ -174,8 +174,7 @@ def test_three_steps(name: str, options: dict[str, Any]) -> None:
         method.step(batch(100 + i), batch(200 + i))
         torch.testing.assert_close(all_weights(method), expected.weights(), rtol=0, atol=1e-9)
     moved = {k.split(".")[0] for k, v in all_weights(method).items() if not torch.equal(v, before[k])}
-    untrained = {"prior"} if name in ("mc", "non-bayesian") else set()
-    assert moved == {k.split(".")[0] for k in before} - untrained
+    assert moved == {k.split(".")[0] for k in before}
 
 
 @pytest.mark.parametrize(
@@ -468,6 +467,26 @@ def test_l2rw_without_a_useful_sample_stands_still() -> None:
     metrics = method.step((x, torch.tensor([1])), (x, torch.tensor([0])))
     assert metrics["used"] == metrics["loss"] == 0
     assert same(before, model.state_dict())
+
+
+def test_mc_is_vri_without_weight_on_the_divergence() -> None:
+    model = build("mc").model
+    plain = VRI(model, CLASSES, torch.optim.SGD(model.parameters(), lr=0.1), kl_weight=0.0)
+    model = copy.deepcopy(model)
+    mc = MC(model, CLASSES, torch.optim.SGD(model.parameters(), lr=0.1))
+    for i in range(4):
+        plain.step(batch(100 + i), batch(200 + i))
+        mc.step(batch(100 + i), batch(200 + i))
+    assert same(plain.model.state_dict(), mc.model.state_dict())
+    assert same(plain.meta_network.state_dict(), mc.meta_network.state_dict())
+
+
+@pytest.mark.parametrize("name", ["mc", "non-bayesian"])
+def test_variants_without_kl_have_no_prior(name: str) -> None:
+    method = build(name)
+    assert "prior_network" not in method.state_dict()
+    with pytest.raises(ValueError, match="has no prior"):
+        method.prior(torch.zeros(2, method.classifier.feature_dim))
 
 
 def test_non_bayesian_is_mc_without_variance() -> None:

@@ -72,6 +72,7 @@ class VRI(MetaMethod):
 
     paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels"
 
+    has_prior: bool = True  # False for its variants without prior and KL term
     meta_network: MetaNetwork
     prior_network: PriorNetwork
 
@@ -136,7 +137,7 @@ class VRI(MetaMethod):
             mistakes=mistakes,
         )
         self.samples, self.squash = samples, SQUASHES[squash]
-        self.kl_weight, self.kl_route = kl_weight, kl_route
+        self.kl_weight, self.kl_route = kl_weight if self.has_prior else None, kl_route
         width = self.classifier.feature_dim
         shape: dict[str, Any] = {
             "hidden": hidden,
@@ -145,12 +146,12 @@ class VRI(MetaMethod):
             "initial_mean": initial_mean,
             "normalize": normalize,
         }
-        self.learn_with(
-            lambda: {
-                "meta_network": MetaNetwork(width, num_classes, label_dim=label_dim, **shape),
-                "prior_network": PriorNetwork(width, num_classes, **shape),
-            }
-        )
+
+        def networks() -> dict[str, nn.Module]:
+            posterior = {"meta_network": MetaNetwork(width, num_classes, label_dim=label_dim, **shape)}
+            return posterior | ({"prior_network": PriorNetwork(width, num_classes, **shape)} if self.has_prior else {})
+
+        self.learn_with(networks)
 
     def draw(self, count: int) -> Tensor:
         """ε (k, n, c)."""
@@ -183,6 +184,8 @@ class VRI(MetaMethod):
 
     def prior(self, features: Tensor) -> Gaussian:
         """p(v | x) of samples with these features."""
+        if not self.has_prior:
+            raise ValueError(f"{type(self).__name__} has no prior; VRI has one")
         check_finite(features, "features")
         gaussian: Gaussian = self.prior_network(features)
         return gaussian
