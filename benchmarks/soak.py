@@ -1,6 +1,6 @@
 """Stop vri's commands in every bad way at random moments, let them go on, and compare with runs never stopped.
 
-    python benchmarks/soak.py --rounds 200 --minutes 120 --out benchmarks/results/soak.json
+    python benchmarks/soak.py --rounds 200 --jobs 2 --minutes 120 --out benchmarks/results/soak.json
 
 A round takes one command and one accident: SIGKILL, SIGTERM or SIGINT at a random moment, a disk that gets full, or a
 folder that can't be written to. The exit code and the message must be right, and the same command must then end with
@@ -12,6 +12,7 @@ rounds in --out.
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -23,10 +24,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -355,41 +358,72 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200, help="in all, with those in --out")
     parser.add_argument("--minutes", type=float, help="no new round is begun after so many")
+    parser.add_argument("--jobs", type=int, default=1, help="rounds at a time, each on a disk of its own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="JSON file for the results")
     options = parser.parse_args()
     rounds: list[dict[str, Any]] = json.loads(options.out.read_text())["rounds"] if options.out.exists() else []
-    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    deadline = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as temporary:
-        work, folder = Path(temporary) / "work", Path(temporary) / "disk"
+        work = Path(temporary) / "work"
         work.mkdir()
-        folder.mkdir()
         make_inputs(work)
-        mounts = can_mount(folder)
-        expected, sizes = {}, {}
-        for name, job in jobs(work, folder / "out").items():
-            code, said = _run(job.begin)
-            if code != 0:
-                raise RuntimeError(f"{name} failed without an accident: {said}")
-            expected[name] = job.content(folder / "out")
-            sizes[name] = sum(path.stat().st_size for path in folder.rglob("*")) // 1024
-            shutil.rmtree(folder / "out")
-        pairs = [(name, accident) for accident in ACCIDENTS for name in expected]
-        while len(rounds) < options.rounds and (deadline is None or time.monotonic() < deadline):
-            name, accident = pairs[len(rounds) % len(pairs)]
-            rng = random.Random(f"{options.seed} {len(rounds)}")
-            told: dict[str, Any] = {"command": name, "accident": accident}
-            if accident in SIGNALS or mounts:
-                part = partial(play, name, accident, folder, work, expected[name], sizes[name], rng)
-                told |= _on_disk(folder, mounts, part)
-            else:
-                told["left out"] = "no disk in memory can be mounted here"
-            rounds.append(told)
-            print(f"round {len(rounds)}: {json.dumps(told)}", flush=True)
-            _write(options.out, rounds, options.seed)
+        places: Queue[Place] = Queue()
+        for number in range(options.jobs):
+            places.put(_prepare(work, Path(temporary) / f"disk {number}"))
+
+        def part(number: int) -> dict[str, Any] | None:
+            if time.monotonic() > deadline:
+                return None
+            place = places.get()
+            try:
+                return _round(number, options.seed, work, place)
+            finally:
+                places.put(place)
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for told in pool.map(part, range(len(rounds), options.rounds)):
+                if told is not None:
+                    rounds.append(told)
+                    print(f"round {len(rounds)}: {json.dumps(told)}", flush=True)
+                    _write(options.out, rounds, options.seed)
     bad = sum(bool(each.get("wrong")) for each in rounds)
     print(f"{len(rounds) - bad} of {len(rounds)} rounds went well")
     return 1 if bad else 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder in which rounds are played, one at a time."""
+
+    folder: Path
+    mounts: bool  # whether a disk in memory can be had there
+    expected: Mapping[str, Mapping[str, Any]]  # by command, what comes out when nothing happens
+    kilobytes: Mapping[str, int]  # by command, what it writes
+
+
+def _prepare(work: Path, folder: Path) -> Place:
+    folder.mkdir()
+    expected, kilobytes = {}, {}
+    for name, job in jobs(work, folder / "out").items():
+        code, said = _run(job.begin)
+        if code != 0:
+            raise RuntimeError(f"{name} failed without an accident: {said}")
+        expected[name] = job.content(folder / "out")
+        kilobytes[name] = sum(path.stat().st_size for path in folder.rglob("*")) // 1024
+        shutil.rmtree(folder / "out")
+    return Place(folder, can_mount(folder), expected, kilobytes)
+
+
+def _round(number: int, seed: int, work: Path, place: Place) -> dict[str, Any]:
+    pairs = [(name, accident) for accident in ACCIDENTS for name in place.expected]
+    name, accident = pairs[number % len(pairs)]
+    told = {"command": name, "accident": accident}
+    if accident not in SIGNALS and not place.mounts:
+        return told | {"left out": "no disk in memory can be mounted here"}
+    rng = random.Random(f"{seed} {number}")
+    part = partial(play, name, accident, place.folder, work, place.expected[name], place.kilobytes[name], rng)
+    return told | _on_disk(place.folder, place.mounts, part)
 
 
 def _on_disk(folder: Path, mounts: bool, round: Callable[[], dict[str, Any]]) -> dict[str, Any]:

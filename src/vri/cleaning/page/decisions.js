@@ -30,9 +30,13 @@ class Decisions {
     try {
       localStorage.setItem(this.key, rows);
       this.stored = true;
-      sessionStorage.setItem(this.key, rows);
     } catch {
       this.stored = false;
+    }
+    try {
+      sessionStorage.setItem(this.key, rows);
+    } catch {
+      // the copy is one more chance, nothing to tell of
     }
   }
 
