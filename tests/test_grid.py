@@ -241,3 +241,12 @@ def test_a_worker_that_fails_says_why_as_one_error(
         run_grid(bad, tmp_path / "grid", workers=workers)
     assert "Traceback" not in capfd.readouterr().err
     assert not list((tmp_path / "grid").glob(".*.claim*"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_that_can_not_be_done_is_told_of_after_the_others(workers: int, tmp_path: Path) -> None:
+    good = jobs(4)
+    bad = Job("bad", Settings(**{**SMALL, "method": "cross-entropy", "limit": 10**6}))
+    with pytest.raises(ValueError, match=r"^bad: class 0 has 142 samples; a balanced split"):
+        run_grid([bad, *good], tmp_path, workers=workers)
+    assert missing([bad, *good], tmp_path) == [bad]

@@ -379,6 +379,18 @@ def test_two_phases(tmp_path: Path) -> None:
     assert without_times(again) == without_times(record)
 
 
+def test_two_phases_when_the_first_network_selects_no_sample_of_a_class(tmp_path: Path) -> None:
+    """Five samples of ten classes: the second network learns from those, and the user hears of it."""
+    said: list[str] = []
+    settings = small(clean=0, selection="two-phase-smallest", selection_size=5, first_epochs=2)
+    record = run(settings, tmp_path, progress=False, on_remark=said.append)
+    assert record["finished"]
+    assert record["sizes"]["clean"] == 5
+    assert record["selection"]["selected_classes"] <= 5
+    assert "none of label" in record["selection"]["remark"]
+    assert f"selected by the first network: {record['selection']['remark']}" in said
+
+
 # images in files
 
 

@@ -78,8 +78,8 @@ def check_labels(labels: Any, num_classes: int, what: str) -> None:
         )
 
 
-def check_meta_labels(labels: Tensor, num_classes: int) -> None:
-    """The clean set is not empty and has every class."""
+def check_meta_labels(labels: Tensor, num_classes: int, every_class: bool = True) -> None:
+    """The clean set is not empty and has every class, if it must."""
     if len(labels) == 0:
         raise ValueError(
             "the meta set is empty: VRI learns to rectify from a few samples with right labels; "
@@ -88,7 +88,7 @@ def check_meta_labels(labels: Tensor, num_classes: int) -> None:
     check_labels(labels, num_classes, "meta")
     present = (labels.sum(0) > 0).nonzero() if labels.is_floating_point() else labels.unique()
     missing = sorted(set(range(num_classes)) - set(present.flatten().tolist()))
-    if missing:
+    if missing and every_class:
         raise ValueError(
             f"the meta set lacks {'class' if len(missing) == 1 else 'classes'} "
             f"{', '.join(map(str, missing))}: expected at least one clean sample of each of the "

@@ -66,6 +66,7 @@ def train(
     on_epoch: Callable[[Row], None] | None = None,
     on_remark: Callable[[str], None] | None = None,
     keep_best: KeepBest | None = None,
+    every_class: bool = True,
 ) -> History:
     """Train `method` and return one row of numbers an epoch.
 
@@ -113,6 +114,7 @@ def train(
             stderr if not given.
         keep_best: end with the weights of the best epoch on `validation_set`, and stop when it gets clearly worse;
             without it the last epoch counts. The last row then has `kept_epoch`.
+        every_class: refuse a meta_set that lacks a class. False for one that was selected: it has what was found.
     """
     _check_counts(
         epochs=epochs,
@@ -139,7 +141,7 @@ def train(
         raise ValueError(f"mixup={mixup}: expected 0 or more; 0 mixes nothing")
     if keep_best is not None and validation_set is None:
         raise ValueError("keep_best was given without a validation_set to tell which epoch is best; pass one")
-    labels, meta_labels = _check_sets(method, train_set, meta_set, evaluated, true_labels)
+    labels, meta_labels = _check_sets(method, train_set, meta_set, every_class, evaluated, true_labels)
     meta_batch_size = batch_size if meta_batch_size is None else meta_batch_size
     rates = [float(group["lr"]) for group in method.optimizer.param_groups]
     settings = {
@@ -292,6 +294,7 @@ def _check_sets(
     method: Method,
     train_set: Data,
     meta_set: Data | None,
+    every_class: bool,
     evaluated: dict[str, Data | None],
     true_labels: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -317,7 +320,7 @@ def _check_sets(
         empty = length(meta_set) == 0
         meta_labels = torch.empty(0) if empty else read_labels(meta_set, go_through=True)
         if meta_labels is not None:
-            check_meta_labels(meta_labels, method.num_classes)
+            check_meta_labels(meta_labels, method.num_classes, every_class)
     return labels, meta_labels
 
 

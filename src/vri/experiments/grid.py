@@ -154,11 +154,15 @@ def results(jobs: Sequence[Job], folder: Path) -> dict[str, Record]:
 
 
 def work(jobs: Sequence[Job], folder: Path, deadline: float | None = None, threads: int | None = None) -> None:
-    """Do jobs until none is left, or none but those that others work on; a worker's whole life."""
+    """Do jobs until none is left, or none but those that others work on; a worker's whole life.
+
+    One that can't be done (a ValueError) is left for last: the others are, and then it is told of.
+    """
     if threads is not None:
         torch.set_num_threads(threads)
     start, done, before = time.monotonic(), 0, len(jobs) - len(missing(jobs, folder))
-    while todo := missing(jobs, folder):
+    failed: dict[str, ValueError] = {}
+    while todo := [job for job in missing(jobs, folder) if job.name not in failed]:
         begun = False
         for job in todo:
             if deadline is not None and time.time() > deadline:
@@ -173,6 +177,9 @@ def work(jobs: Sequence[Job], folder: Path, deadline: float | None = None, threa
                     if not job.result(folder).exists():
                         raise
                     continue  # we were suspended and taken for dead: another one has done it, and tidied up
+                except ValueError as error:
+                    failed[job.name] = error
+                    continue
                 done += 1
                 finished = len(jobs) - len(missing(jobs, folder))
                 pace = (time.monotonic() - start) / max(1, finished - before)  # of all workers together
@@ -180,6 +187,10 @@ def work(jobs: Sequence[Job], folder: Path, deadline: float | None = None, threa
                 print(f"{finished}/{len(jobs)} {job.name} ({left:.0f} s left)", file=sys.stderr, flush=True)
         if not begun:
             time.sleep(_WAIT)  # all that is left is claimed: wait, in case a worker dies
+    if failed:
+        (name, first), *more = failed.items()
+        others = f" ({len(more)} more runs failed)" if more else ""
+        raise ValueError(f"{name}: {first}{others}") from first
 
 
 def _do(job: Job, folder: Path) -> None:

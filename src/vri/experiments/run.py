@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,7 @@ def run(
         log_tensorboard=settings.tensorboard,
         on_epoch=note,
         on_remark=on_remark,
+        every_class=selected is None,
     )
     rows[:] = history  # a killed run may have lost the last row of its record
     if parallel.first():
@@ -193,6 +195,8 @@ def select_with_first(
     labels = parallel.gather(torch.cat([y for _, y in outputs]))
     how = Selection(TWO_PHASES[settings.selection], settings.selection_size).sized(len(labels), epochs=2)
     chosen = select(how, losses, labels, len(sets.class_names), sets.true_labels)
+    if chosen.remark is not None and parallel.first():
+        (on_remark or partial(print, file=sys.stderr))(f"selected by the first network: {chosen.remark}")
     rest = torch.ones(len(labels), dtype=torch.bool)
     rest[chosen.index] = False
     rows = sets.split["train"]

@@ -41,7 +41,7 @@ OPEN: Values = {
     "clean": 800,
     "limit": 8000,
     "test_limit": 4000,
-    "epochs": 8,
+    "epochs": 6,
     "backbone": "small_cnn",
 }
 CNN: Values = {**FASHION, "epochs": 6, "test_limit": 5000, "backbone": "small_cnn"}

@@ -114,7 +114,7 @@ def tables() -> list[Experiment]:
                 columns({"CIFAR-80N": OPEN}, "open-uniform", (0.5,), "uniform")
                 + columns({"CIFAR-80N": OPEN}, "open-pair", (0.4,), "pair"),
                 "CIFAR-80N: 8,000 noisy images, a fifth of them out of distribution, + 800 clean ones, 4,000 test "
-                "images, a small CNN, 8 epochs, batches of 100.",
+                "images, a small CNN, 6 epochs, batches of 100.",
             ),
             "paper": Grid(
                 comparison(open_rows, paper, backbone="resnet18"),
