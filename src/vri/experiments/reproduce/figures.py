@@ -64,8 +64,8 @@ def rectification(results: Results) -> Picture:
         for kind, colour, hatch in (("before", COLOURS[2], "//"), ("after", COLOURS[1], None)):
             share = np.mean([e[kind] for e in seen], axis=0)
             share = share / share.sum()
-            top.stairs(share, edges, color=colour, fill=True, alpha=0.45, hatch=hatch)
-            top.stairs(share, edges, color=colour, linewidth=1.6, label=f"{kind} rectification")
+            top.stairs(share, edges, color=colour, fill=True, alpha=0.45, hatch=hatch, label=f"{kind} rectification")
+            top.stairs(share, edges, color=colour, linewidth=1.6)
             numbers += [[column, f"share {kind}", float(e), "", float(v)] for e, v in zip(edges, share, strict=False)]
         top.set(title=column, xlabel="loss of a training sample", yscale="log")
         if place == 0:
@@ -77,7 +77,7 @@ def rectification(results: Results) -> Picture:
             if kind != "true":
                 axes[line, place].set_ylabel("predicted class")
             numbers += [[column, f"matrix, {title}", i, j, float(v)] for (i, j), v in np.ndenumerate(matrix)]
-    _legend(figure)
+    axes[0, 0].legend(loc="upper right", frameon=False)
     if image is not None:
         figure.colorbar(image, ax=axes[1:, :], label="P(given label | class)", shrink=0.5)
     figure.suptitle(
@@ -144,7 +144,7 @@ def convergence(results: Results) -> Picture:
                 if key == "meta_gradient" and row == "VRI":
                     bound = mean[0] / np.sqrt(epochs)
                     panel.plot(epochs, bound, color="grey", linewidth=3, alpha=0.5, label="falling as 1/√T")
-            panel.set(title=f"{column}: {title}", xlabel="epoch")
+            panel.set(title=f"{title}\n{column}", xlabel="epoch")
             if key == "meta_gradient":
                 panel.set(xscale="log", yscale="log", ylabel="mean over all steps so far", xlabel="epoch T")
                 ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 160) if t <= len(mean)]

@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from matplotlib import rc_context
+
 from vri.data import CATALOGUE
 from vri.experiments.grid import Job, missing, run_grid
 from vri.experiments.reproduce.catalogue import EXPERIMENTS
@@ -105,7 +107,8 @@ def write(results: Results, out: Path) -> None:
         picture = results.experiment.draw(results)
         texts["figure.csv"] = as_csv(picture.header, picture.numbers)
         for kind in ("png", "svg"):
-            with atomic_write(folder / f"figure.{kind}") as file:
+            # the same numbers give the same file: no date, and names of its parts that are not random
+            with rc_context({"svg.hashsalt": "vri"}), atomic_write(folder / f"figure.{kind}") as file:
                 picture.figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
     for name, text in texts.items():
         with atomic_write(folder / name) as file:

@@ -51,8 +51,8 @@ def best_row(wanted: str) -> Callable[[Results], str]:
         spread = max(averages.values()) - min(averages.values())
         return (
             f"{_word(first == wanted)}: best on average is {first} with {averages[first]:.1f} %; {wanted} has "
-            f"{averages[wanted]:.1f} %, the worst {min(averages.values()):.1f} % ({spread:.1f} points in all). Of "
-            f"{len(others) * len(results.columns)} paired comparisons with {wanted}, {len(apart)} are significant."
+            f"{averages[wanted]:.1f} %, the worst {min(averages.values()):.1f} % ({spread:.1f} points in all). "
+            f"Significant: {len(apart)} of {len(others) * len(results.columns)} paired comparisons with {wanted}."
         )
 
     return verdict
