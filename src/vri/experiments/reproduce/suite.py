@@ -107,7 +107,7 @@ def write(results: Results, out: Path) -> None:
         picture = results.experiment.draw(results)
         texts["figure.csv"] = as_csv(picture.header, picture.numbers)
         for kind in ("png", "svg"):
-            # the same numbers give the same file: no date, and names of its parts that are not random
+            # no date, and names of its parts that are not random: a file changes little when nothing has
             with rc_context({"svg.hashsalt": "vri"}), atomic_write(folder / f"figure.{kind}") as file:
                 picture.figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
     for name, text in texts.items():
