@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -135,3 +136,25 @@ def test_demo_is_reproducible(finished: Path, tmp_path: Path) -> None:
     assert main(["demo", "--seeds", "1", "--epochs", "2", "--out", str(tmp_path)]) == 0
     again = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert again == json.loads((finished / "results.json").read_text())["runs"][: len(ROWS)]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_is_gone_is_no_mistake(unbuffered):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "vri", "methods"]
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment, check=False)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_into_a_full_disk_is_told_once(unbuffered):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "vri", "methods"]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith(b"vri methods: the disk is full") and result.stderr.count(b"\n") == 1

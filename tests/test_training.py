@@ -19,7 +19,7 @@ from vri.checkpoint import load_checkpoint
 from vri.checks import DivergenceError
 from vri.evaluation import memorisation
 from vri.methods import CleanOnly, CrossEntropy, FineTuned
-from vri.training import SCHEDULES, evaluate, train
+from vri.training import SCHEDULES, KeepBest, evaluate, train
 
 # the loop
 
@@ -55,6 +55,28 @@ def test_fine_tuning_runs_through_the_schedule_twice() -> None:
     fit(method, meta_set=data(9))
     cosine = [(1 + math.cos(math.pi * i / 4)) / 2 for i in range(4)]
     assert rates == pytest.approx([*cosine, *(0.5 * c for c in cosine)])
+
+
+def test_evaluating_less_often_trains_the_same() -> None:
+    always, seldom = cross_entropy(), cross_entropy()
+    known = data(20)[1]
+    sets = {"test_set": data(7), "validation_set": data(6), "true_labels": (known + 1) % CLASSES}
+    each = fit(always, epochs=5, **sets)
+    some = fit(seldom, epochs=5, evaluate_every=2, **sets)
+    for mine, other in zip(always.model.parameters(), seldom.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    names = ("test_accuracy", "test_loss", "validation_accuracy", "memorised")
+    for epoch, (row, fewer) in enumerate(zip(each, some, strict=True), 1):
+        assert row["loss"] == fewer["loss"]
+        for name in names:
+            assert fewer.get(name) == (row[name] if epoch in (2, 4, 5) else None)
+
+
+def test_evaluating_less_often_can_not_be_with_the_best_epoch() -> None:
+    with pytest.raises(ValueError, match=r"^keep_best with evaluate_every=2: it compares all epochs; leave one"):
+        fit(cross_entropy(), validation_set=data(6), keep_best=KeepBest(), evaluate_every=2)
+    with pytest.raises(ValueError, match=r"^evaluate_every=0: expected 1 or more"):
+        fit(cross_entropy(), evaluate_every=0)
 
 
 def test_a_warm_up_is_plain_training() -> None:

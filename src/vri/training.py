@@ -52,6 +52,7 @@ def train(
     test_set: Data | None = None,
     validation_set: Data | None = None,
     true_labels: Tensor | None = None,
+    evaluate_every: int = 1,
     schedule: str | Schedule = "cosine",
     seed: int = 0,
     out: str | Path | None = None,
@@ -91,10 +92,12 @@ def train(
             a worker's rows; 0 mixes nothing. A method is better mixed here than by `Mixup`, which is one of its own.
         batch_size: noisy samples a step, of all workers together.
         meta_batch_size: clean samples a step; as many as noisy ones if not given.
-        test_set: evaluated after every epoch.
+        test_set: evaluated after every epoch, see `evaluate_every`.
         validation_set: likewise.
         true_labels: right labels of `train_set` in its order, where known: rows then have `memorised` and
             `corrected`, the shares of wrongly labelled samples predicted as their wrong and right label.
+        evaluate_every: epochs from one evaluation on these three to the next; the last epoch always has one. Training
+            is the same with any number.
         schedule: factor on the learning rates: a name in `SCHEDULES`, or a function of the share of training
             done.
         seed: of the order of the batches and random transforms in the data sets; the rest is the method's.
@@ -121,7 +124,10 @@ def train(
         batch_size=batch_size,
         meta_batch_size=meta_batch_size,
         checkpoint_every=checkpoint_every,
+        evaluate_every=evaluate_every,
     )
+    if keep_best is not None and evaluate_every != 1:
+        raise ValueError(f"keep_best with evaluate_every={evaluate_every}: it compares all epochs; leave one of them out")
     if isinstance(schedule, str) and schedule not in SCHEDULES:
         raise ValueError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}, or a function")
     if log_tensorboard:
@@ -240,12 +246,13 @@ def train(
                 row = None
                 if run.at.step % run.per_epoch == 0:
                     scores: Row = {}
-                    for name, data in evaluated.items():
-                        if data is not None:
-                            result = evaluate(method.model, data, **how)
-                            scores |= {f"{name}_{key}": value for key, value in result.items()}
-                    if true_labels is not None:
-                        scores |= memorisation(method.model, train_set, true_labels, **how)
+                    if run.at.step == run.total or (epoch + 1) % evaluate_every == 0:
+                        for name, data in evaluated.items():
+                            if data is not None:
+                                result = evaluate(method.model, data, **how)
+                                scores |= {f"{name}_{key}": value for key, value in result.items()}
+                        if true_labels is not None:
+                            scores |= memorisation(method.model, train_set, true_labels, **how)
                     if clean is not None and not warming_up:
                         scores |= clean.scores(run.at)
                     row = run.end_epoch(scores)

@@ -27,8 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()  # a signal while Python closes must not take away what was said
+        return code
     except (ValueError, OSError, ImportError) as error:
+        broken = isinstance(error, BrokenPipeError)
+        if not _heard("\n" if broken else "") and broken:
+            return 128 + signal.SIGPIPE
         print(f"vri {options.command}: {_reason(error)}", file=sys.stderr)
         return 2
     except DivergenceError as error:
@@ -38,6 +43,16 @@ def _run(options: argparse.Namespace) -> int:
         again = "the same command" + (" with --resume" if hasattr(options, "resume") and not options.resume else "")
         print(f"\nstopped; {again} goes on where it was", file=sys.stderr)
         return 130
+
+
+def _heard(more: str) -> bool:
+    """Whether what is printed arrives; not after `vri methods | head -1`, which is no mistake."""
+    try:
+        print(more, end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+        return False
+    return True
 
 
 def _reason(error: Exception) -> str:

@@ -38,7 +38,7 @@ CLASSIFIER = "classifier.safetensors"
 SPLIT = "split.npz"
 SELECTION = "selection.png"
 _LAST = 10  # epochs of the mean that stands beside the last one
-_FREE = ("device", "workers", "threads", "tensorboard", "checkpoint_every")  # may differ when a run goes on
+_FREE = ("device", "workers", "threads", "tensorboard", "checkpoint_every", "evaluate_every")  # may differ on resuming
 
 Record = dict[str, Any]
 
@@ -133,6 +133,7 @@ def run(
         test_set=sets.test,
         validation_set=sets.validation,
         true_labels=sets.true_labels,
+        evaluate_every=settings.evaluate_every,
         schedule=settings.schedule,
         seed=settings.seed,
         out=out,
@@ -258,12 +259,16 @@ def build(
 
 
 def summarise(rows: Sequence[Row]) -> Record:
-    """Test accuracy of the last epoch and the mean of the last ten; the best one is marked as what it is."""
-    scores = [float(score) for row in rows if (score := row.get("test_accuracy")) is not None]
+    """Test accuracy of the last epoch and the mean of the last ten, of those evaluated; the best is marked as such."""
+    scores = _test_accuracies(rows)
     if not scores:
         return {"last": None, "last_10_mean": None, "best_chosen_on_test": None}
-    recent = scores[-_LAST:]
+    recent = _test_accuracies(rows[-_LAST:]) or scores[-1:]
     return {"last": scores[-1], "last_10_mean": sum(recent) / len(recent), "best_chosen_on_test": max(scores)}
+
+
+def _test_accuracies(rows: Sequence[Row]) -> list[float]:
+    return [float(score) for row in rows if (score := row.get("test_accuracy")) is not None]
 
 
 def save_classifier(model: nn.Module, path: Path, sets: Prepared, settings: Settings) -> None:

@@ -67,6 +67,7 @@ class Settings:
     threads: int | None = None
     tensorboard: bool = True
     checkpoint_every: int | None = None  # steps; an epoch if not given
+    evaluate_every: int = 1  # epochs; the last one is always evaluated
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values by name."""
@@ -205,7 +206,7 @@ def _mistakes(settings: Settings) -> list[str]:
         if value not in known:
             wrong.append(f"{name}={value!r}: expected one of {', '.join(known)}{nearest(value, known)}")
     positive = ("epochs", "batch_size", "meta_batch_size", "limit", "test_limit", "image_size", "threads")
-    for name in (*positive, "checkpoint_every", "selection_size", "first_epochs"):
+    for name in (*positive, "checkpoint_every", "evaluate_every", "selection_size", "first_epochs"):
         value = getattr(settings, name)
         if value is not None and value < 1:
             wrong.append(f"{name}={value}: expected 1 or more")

@@ -13,7 +13,8 @@ from vri.experiments.run import Record
 from vri.experiments.settings import Settings
 
 SCALES = ("quick", "paper")
-_FREE = ("root", "workers", "threads", "device", "tensorboard", "checkpoint_every")  # no part of what a run is
+# no part of what a run is
+_FREE = ("root", "workers", "threads", "device", "tensorboard", "checkpoint_every", "evaluate_every")
 
 
 @dataclass(frozen=True)
