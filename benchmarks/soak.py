@@ -10,7 +10,6 @@ rounds in --out.
 """
 
 import argparse
-import hashlib
 import json
 import math
 import os
@@ -20,258 +19,67 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
-import numpy as np
 import torch
+
+from soak_jobs import Job, file_hash, jobs, make_inputs, served
 
 SIGNALS = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130}  # with the exit code that is right
 ACCIDENTS = (*SIGNALS, "full disk", "read-only folder")
 DISK = "1g"  # size of the small disk when it is not full
 _PATIENCE = 300  # seconds for one command
 
-_FREE = ("seconds", "started", "peak_memory_mb", "commit")  # what may differ between two runs of the same
-
-
-@dataclass(frozen=True)
-class Job:
-    """A command, how it goes on, and what must be the same in the end."""
-
-    begin: list[str]
-    go_on: list[str]
-    content: Callable[[Path], Mapping[str, Any]]
-
-
-def jobs(work: Path, out: Path) -> dict[str, Job]:
-    """The commands that are stopped, with their results in `out`."""
-    vri = [sys.executable, "-m", "vri"]
-    small = ["--dataset", "digits", "--noise", "flip", "--backbone", "mlp", "--epochs", "4", "--limit", "200"]
-    small += [
-        "options.hidden=[16]",
-        "options.label_dim=4",
-        "batch_size=20",
-        "clean=30",
-        "test_limit=50",
-        "checkpoint_every=3",
-        "--out",
-        str(out),
-    ]
-    train = [*vri, "train", *small]
-    clean = [*vri, "clean", str(work / "digits.csv"), "--label", "digit", "--epochs", "6", "--out", str(out)]
-    get = [sys.executable, __file__, "--get", str(work), str(out)]
-    reproduce = [sys.executable, __file__, "--reproduce", str(out)]
-    return {
-        "train": Job(train, [*train, "--resume"], _train_content),
-        "clean": Job(clean, clean, _clean_content),
-        "data get": Job(get, get, _get_content),
-        "reproduce": Job(reproduce, reproduce, _reproduce_content),
-    }
-
-
-def _train_content(out: Path) -> Mapping[str, Any]:
-    from vri.checkpoint import load_checkpoint
-
-    state = _untimed(load_checkpoint(out / "checkpoint.pt"))
-    lines = (out / "history.jsonl").read_text().splitlines()
-    record = _untimed(json.loads((out / "record.json").read_text()))
-    return {
-        "checkpoint": _hash(state),
-        "history": _hash([_untimed(json.loads(line)) for line in lines]),
-        "record": _hash(record),
-        "classifier": _classifier_hash(out / "classifier.safetensors"),
-        "split": _file_hash(out / "split.npz"),
-    }
-
-
-def _clean_content(out: Path) -> Mapping[str, Any]:
-    summary = _untimed(json.loads((out / "summary.json").read_text()))
-    return {
-        "label_issues.csv": _file_hash(out / "label_issues.csv"),
-        "corrected.csv": _file_hash(out / "corrected.csv"),
-        "classifier": _classifier_hash(out / "classifier.safetensors"),
-        "summary": _hash(summary),
-    }
-
-
-def _get_content(out: Path) -> Mapping[str, Any]:
-    folder = out / "cifar-10-batches-py"
-    return {path.name: _file_hash(path) for path in sorted(folder.iterdir())}
-
-
-def _reproduce_content(out: Path) -> Mapping[str, Any]:
-    results = {path.name: json.loads(path.read_text()) for path in sorted((out / "quick" / "jobs").glob("*.json"))}
-    found = {name: _hash(_untimed(result)) for name, result in results.items()}
-    return found | {name: _file_hash(out / "quick" / "tab-flip" / name) for name in ("table.csv", "table.tex")}
-
-
-def _untimed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _untimed(item) for key, item in value.items() if key not in (*_FREE, "command")}
-    return [_untimed(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _hash(value: Any) -> str:
-    """Of plain values and tensors, to the last bit."""
-    digest = hashlib.sha256()
-
-    def add(item: Any) -> None:
-        if isinstance(item, torch.Tensor):
-            digest.update(f"{item.dtype} {tuple(item.shape)}".encode() + item.contiguous().numpy().tobytes())
-        elif isinstance(item, dict):
-            for key in item:
-                digest.update(repr(key).encode())
-                add(item[key])
-        elif isinstance(item, (list, tuple)):
-            digest.update(f"[{len(item)}".encode())
-            for each in item:
-                add(each)
-        else:
-            digest.update(repr(item).encode())
-
-    add(value)
-    return digest.hexdigest()
-
-
-def _classifier_hash(path: Path) -> str:
-    """Of what is in it: safetensors writes the description in another order each time."""
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt") as file:
-        about = sorted((file.metadata() or {}).items())
-        return _hash([about, {name: file.get_tensor(name) for name in sorted(file.keys())}])
-
-
-def _file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-# what the commands work on
-
-
-def make_inputs(work: Path) -> None:
-    """A table of digits, and an archive of a very small CIFAR-10."""
-    from sklearn.datasets import load_digits
-
-    pixels, digits = load_digits(n_class=4, return_X_y=True)
-    rng = np.random.default_rng(0)
-    wrong = np.where(rng.random(160) < 0.2, rng.integers(0, 4, 160), digits[:160])
-    header = ",".join([*(f"p{i}" for i in range(64)), "digit"])
-    np.savetxt(work / "digits.csv", np.c_[pixels[:160], wrong], "%g", ",", header=header, comments="")
-    _make_archive(work)
-
-
-def _make_archive(work: Path) -> None:
-    from vri.data.cifar import CIFAR10
-    from vri.data.pickles import write_pickle
-
-    with tarfile.open(work / "small.tar.gz", "w:gz") as tar:
-        for number, name in enumerate(CIFAR10.rows):
-            images = np.random.default_rng(number).integers(0, 256, (60, 3072)).astype(np.uint8)
-            write_pickle(work / name, {b"labels": [i % 10 for i in range(60)], b"data": images})
-            tar.add(work / name, f"{CIFAR10.folder}/{name}")
-        write_pickle(work / CIFAR10.meta, {b"label_names": [b"name"] * 10})
-        tar.add(work / CIFAR10.meta, f"{CIFAR10.folder}/{CIFAR10.meta}")
-
-
-def get(work: Path, out: Path) -> int:
-    """`vri data get cifar10` as it is, but for a small archive that lies in the folder, known by its checksums."""
-    from unittest.mock import patch
-
-    from vri.cli import main
-    from vri.data import catalogue, cifar, fetch
-    from vri.data.archives import file_md5
-    from vri.data.pickles import read_pickle
-
-    content = {}
-    for name in cifar.CIFAR10.rows:
-        batch = read_pickle(work / name)
-        content[name] = cifar.content_hash(batch["data"], np.array(batch["labels"]))
-    known = replace(
-        cifar.CIFAR10,
-        rows=dict.fromkeys(cifar.CIFAR10.rows, 60),
-        content=content,
-        archive_md5=file_md5(work / "small.tar.gz"),
-    )
-    try:
-        out.mkdir(exist_ok=True)
-        shutil.copyfile(work / "small.tar.gz", out / known.archive)
-    except OSError as error:  # the user's copy, not ours
-        print(f"vri data: the disk is full or can't be written to ({error})", file=sys.stderr)
-        return 2
-    entry = replace(
-        catalogue.CATALOGUE["cifar10"],
-        check=lambda root: cifar.check_cifar(known, root),
-        get=lambda root, say: fetch.get_cifar10(root, say, known),
-    )
-    with patch.dict(catalogue.CATALOGUE, {"cifar10": entry}):  # type: ignore[arg-type, unused-ignore]
-        return main(["data", "get", "cifar10", "--root", str(out)])
-
-
-def reproduce(out: Path) -> int:
-    """`vri reproduce tab:flip --jobs 2` as it is, but for a table of four short runs."""
-    from unittest.mock import patch
-
-    from vri.cli import main
-    from vri.experiments.reproduce.catalogue import EXPERIMENTS
-    from vri.experiments.reproduce.plan import Column
-    from vri.experiments.reproduce.rows import DIGITS, columns, grid, quick
-
-    table = EXPERIMENTS["tab:flip"]
-    data = {**DIGITS, "limit": 200, "clean": 30, "epochs": 4, "batch_size": 20, "checkpoint_every": 3}
-    cells: list[Column] = columns({"digits": data}, "flip", (0.2, 0.4))
-    rows = [
-        quick("cross-entropy", "cross-entropy"),
-        quick("VRI", "vri", options={"hidden": [16], "label_dim": 4}),
-    ]
-    small = replace(table, grids={"quick": grid(rows, cells)})
-    with patch.dict(EXPERIMENTS, {"tab:flip": small}):
-        return main(["reproduce", "tab:flip", "--seeds", "1", "--jobs", "2", "--out", str(out)])
-
-
 # a round
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a command does when nothing happens: what comes out, and how much and for how long it writes."""
+
+    expected: Mapping[str, Any]
+    kilobytes: int
+    seconds: float
+
+
 def play(
-    name: str,
+    job: Job,
     accident: str,
     folder: Path,
-    work: Path,
-    expected: Mapping[str, Any],
-    kilobytes: int,
+    known: Known,
     rng: random.Random,
 ) -> dict[str, Any]:
     """One round; what happened, and what was wrong."""
     out = folder / "out"
-    job = jobs(work, out)[name]
     wrong: list[str] = []
     told: dict[str, Any] = {}
     if accident in SIGNALS:
-        moment = _stop(job.begin, out, accident, rng)
+        moment = _stop(job.begin, out, accident, known.seconds, rng)
         told = {"seconds": round(moment["seconds"], 2), "exit": moment["exit"]}
-        if moment["exit"] == 0 or (moment["exit"] < 0 and _done(job, out, expected)):
+        if moment["exit"] == 0 or (moment["exit"] < 0 and _done(job, out, known.expected)):
             told["too late"] = True  # it was faster; to go on with a finished run must change nothing
         elif moment["exit"] != SIGNALS[accident] and not (moment["early"] and moment["exit"] < 0):
             wrong.append(f"exit code {moment['exit']}, expected {SIGNALS[accident]}: {moment['said'][-300:]}")
     elif accident == "full disk":
-        size = rng.randint(4, kilobytes)
+        size = rng.randint(4, known.kilobytes)
         told = {"kilobytes": size}
         _remount(folder, f"size={size}k")
         wrong += _refused(job.begin, told, "disk")
         _remount(folder, f"size={DISK}")
     else:
         if rng.random() < 0.5:
-            told["before it"] = _stop(job.begin, out, "SIGKILL", rng)["exit"]
+            told["before it"] = _stop(job.begin, out, "SIGKILL", known.seconds, rng)["exit"]
         before = _listing(folder)
         _remount(folder, "ro")
         wrong += _refused(job.go_on, told, "")
@@ -282,7 +90,7 @@ def play(
     if code != 0:
         return told | {"wrong": [*wrong, f"it did not go on, exit code {code}: {said[-500:]}"]}
     found = job.content(out)
-    wrong += [f"{part} differs" for part in expected if found.get(part) != expected[part]]
+    wrong += [f"{part} differs" for part, value in known.expected.items() if found.get(part) != value]
     left = [path.name for path in out.rglob("*") if path.name.endswith(".tmp")]
     return told | {"wrong": wrong} | ({"left behind": left} if left else {})
 
@@ -307,14 +115,14 @@ def _refused(command: list[str], told: dict[str, Any], word: str) -> list[str]:
     return []
 
 
-def _stop(command: list[str], out: Path, accident: str, rng: random.Random) -> dict[str, Any]:
+def _stop(command: list[str], out: Path, accident: str, longest: float, rng: random.Random) -> dict[str, Any]:
     """Start the command, wait until it has begun to write, then a random while; and stop it."""
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=_environment())
         start, early = time.monotonic(), rng.random() < 0.1  # now and then before it has written anything
         while not early and process.poll() is None and not out.exists() and time.monotonic() - start < _PATIENCE:
             time.sleep(0.005)
-        time.sleep(rng.choice([rng.uniform(0, 0.2), rng.uniform(0, 3)]))
+        time.sleep(rng.uniform(0, longest))
         process.send_signal(getattr(signal, accident))
         code = process.wait(_PATIENCE)
         seconds = time.monotonic() - start
@@ -332,7 +140,7 @@ def _environment() -> dict[str, str]:
 
 
 def _listing(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): _file_hash(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {str(path.relative_to(folder)): file_hash(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 # small disks
@@ -360,10 +168,6 @@ def _remount(folder: Path, option: str) -> None:
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["--get"]:
-        return get(Path(sys.argv[2]), Path(sys.argv[3]))
-    if sys.argv[1:2] == ["--reproduce"]:
-        return reproduce(Path(sys.argv[2]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200, help="in all, with those in --out")
     parser.add_argument("--minutes", type=float, help="no new round is begun after so many")
@@ -373,20 +177,18 @@ def main() -> int:
     options = parser.parse_args()
     rounds: list[dict[str, Any]] = json.loads(options.out.read_text())["rounds"] if options.out.exists() else []
     deadline = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
-    with tempfile.TemporaryDirectory() as temporary:
-        work = Path(temporary) / "work"
-        work.mkdir()
-        make_inputs(work)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would ours
+    with tempfile.TemporaryDirectory() as temporary, served(work := make_inputs(Path(temporary) / "work")) as url:
         places: Queue[Place] = Queue()
         for number in range(options.jobs):
-            places.put(_prepare(work, Path(temporary) / f"disk {number}"))
+            places.put(_prepare(work, Path(temporary) / f"disk {number}", url))
 
         def part(number: int) -> dict[str, Any] | None:
             if time.monotonic() > deadline:
                 return None
             place = places.get()
             try:
-                return _round(number, options.seed, work, place)
+                return _round(number, options.seed, place)
             finally:
                 places.put(place)
 
@@ -407,31 +209,43 @@ class Place:
 
     folder: Path
     mounts: bool  # whether a disk in memory can be had there
-    expected: Mapping[str, Mapping[str, Any]]  # by command, what comes out when nothing happens
-    kilobytes: Mapping[str, int]  # by command, what it writes
+    jobs: Mapping[str, Job]
+    known: Mapping[str, Known]
 
 
-def _prepare(work: Path, folder: Path) -> Place:
+def _prepare(work: Path, folder: Path, url: str) -> Place:
     folder.mkdir()
-    expected, kilobytes = {}, {}
-    for name, job in jobs(work, folder / "out").items():
+    out, known = folder / "out", {}
+    commands = jobs(work, out, url)
+    for name, job in commands.items():
+        begun: list[float] = []
+        watch = threading.Thread(target=_note_beginning, args=(out, begun), daemon=True)
+        watch.start()
         code, said = _run(job.begin)
         if code != 0:
             raise RuntimeError(f"{name} failed without an accident: {said}")
-        expected[name] = job.content(folder / "out")
-        kilobytes[name] = sum(path.stat().st_size for path in folder.rglob("*")) // 1024
-        shutil.rmtree(folder / "out")
-    return Place(folder, can_mount(folder), expected, kilobytes)
+        watch.join()
+        seconds = time.monotonic() - begun[0]
+        kilobytes = sum(path.stat().st_size for path in folder.rglob("*")) // 1024
+        known[name] = Known(job.content(out), kilobytes, seconds)
+        shutil.rmtree(out)
+    return Place(folder, can_mount(folder), commands, known)
 
 
-def _round(number: int, seed: int, work: Path, place: Place) -> dict[str, Any]:
-    pairs = [(name, accident) for accident in ACCIDENTS for name in place.expected]
+def _note_beginning(out: Path, begun: list[float]) -> None:
+    while not out.exists():
+        time.sleep(0.01)
+    begun.append(time.monotonic())
+
+
+def _round(number: int, seed: int, place: Place) -> dict[str, Any]:
+    pairs = [(name, accident) for accident in ACCIDENTS for name in place.jobs]
     name, accident = pairs[number % len(pairs)]
     told = {"command": name, "accident": accident}
     if accident not in SIGNALS and not place.mounts:
         return told | {"left out": "no disk in memory can be mounted here"}
     rng = random.Random(f"{seed} {number}")
-    part = partial(play, name, accident, place.folder, work, place.expected[name], place.kilobytes[name], rng)
+    part = partial(play, place.jobs[name], accident, place.folder, place.known[name], rng)
     return told | _on_disk(place.folder, place.mounts, part)
 
 
@@ -454,6 +268,7 @@ def _write(path: Path, rounds: list[dict[str, Any]], seed: int) -> None:
     counts = {
         "rounds": len(rounds),
         "left out": len(rounds) - len(played),
+        "too late": sum("too late" in each for each in played),
         "went well": sum(well.values()),
         "by kind": dict(sorted(well.items())),
     }

@@ -157,4 +157,5 @@ def test_output_into_a_full_disk_is_told_once(unbuffered):
         command = [sys.executable, "-m", "vri", "methods"]
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, check=False)
     assert result.returncode == 2
-    assert result.stderr.startswith(b"vri methods: the disk is full") and result.stderr.count(b"\n") == 1
+    assert result.stderr.startswith(b"vri methods: the disk is full")
+    assert result.stderr.count(b"\n") == 1

@@ -73,7 +73,7 @@ def test_evaluating_less_often_trains_the_same() -> None:
 
 
 def test_evaluating_less_often_can_not_be_with_the_best_epoch() -> None:
-    with pytest.raises(ValueError, match=r"^keep_best with evaluate_every=2: it compares all epochs; leave one"):
+    with pytest.raises(ValueError, match=r"^keep_best with evaluate_every=2: it compares all epochs; leave one out"):
         fit(cross_entropy(), validation_set=data(6), keep_best=KeepBest(), evaluate_every=2)
     with pytest.raises(ValueError, match=r"^evaluate_every=0: expected 1 or more"):
         fit(cross_entropy(), evaluate_every=0)

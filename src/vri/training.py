@@ -127,7 +127,7 @@ def train(
         evaluate_every=evaluate_every,
     )
     if keep_best is not None and evaluate_every != 1:
-        raise ValueError(f"keep_best with evaluate_every={evaluate_every}: it compares all epochs; leave one of them out")
+        raise ValueError(f"keep_best with evaluate_every={evaluate_every}: it compares all epochs; leave one out")
     if isinstance(schedule, str) and schedule not in SCHEDULES:
         raise ValueError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}, or a function")
     if log_tensorboard:

@@ -2,11 +2,12 @@
 
 import gc
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from vri.backbones import resnet32
 from vri.benchmark.memory import ALLOCATOR, peak, start_peak
@@ -39,7 +40,7 @@ def measure_methods(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any
     """
     names = variants()
     seconds: Samples = {}
-    for name in names:
+    for name in _shown(names, "time"):
         if name == CE:
             continue
         # in pairs with cross-entropy: all at once would not fit into memory, nor into the patience of anyone
@@ -52,7 +53,7 @@ def measure_methods(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any
         del pair
         gc.collect()
     used: Samples = {name: [] for name in names}
-    for name in names:
+    for name in _shown(names, "memory"):
         request = {"name": name, "sizes": asdict(sizes), "device": device}
         used[name].append(in_a_fresh_process("vri.benchmark.methods:peak_of_a_method", request, ALLOCATOR))
     time_part, memory_part = (f"{what} of a step, {Layout()}, {CE} = 1" for what in ("time", "peak memory"))
@@ -61,6 +62,11 @@ def measure_methods(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any
     rows.append(Row(memory_part, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB"))
     rows += [Row(memory_part, name, ratios(used, name, CE)) for name in names if name != CE]
     return rows, {"time ratios": seconds, "bytes": used}
+
+
+def _shown(names: list[str], what: str) -> Iterable[str]:
+    """The names, with a bar and the time left where somebody looks on."""
+    return tqdm(names, what, leave=False, disable=None)
 
 
 def variants() -> list[str]:

@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a first impression")
     parser.add_argument("--only", nargs="+", help="only these parts")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--methods", action="store_true", help="time and memory of every method instead, ten minutes")
+    instead.add_argument("--methods", action="store_true", help="time and memory of every method instead, 13 minutes")
     instead.add_argument("--distributed", action="store_true", help="bytes and time of a step on two workers instead")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.set_defaults(run=_run)
