@@ -63,7 +63,8 @@ def _by_method(names: Mapping[tuple[float, float], str]) -> dict[str, tuple[floa
 # loss is a tenth.
 _OF_CNN = {**dict.fromkeys(METHODS, (0.1, 5e-4)), "jocor": (1.0, 5e-5)}
 # By data set and backbone, and by method: learning rate and weight decay. Those of the MLP did best on the validation
-# split of the first seed, on average over three kinds of noise: what `python benchmarks/family.py --rates` prints.
+# split of the first seed, on average over the three kinds of noise of benchmarks/family.py, whose grid had a third
+# setting then, (0.05, 5e-3).
 RATES: dict[str, dict[str, tuple[float, float]]] = {
     "digits, mlp": _by_method(
         {
