@@ -92,17 +92,17 @@ are ahead of the same networks without draws: it is the draws that help in these
 is ahead of MW-Net and, on average, of GLC and fine-tuning; level with L2RW, which wins on Fashion-MNIST and loses
 under uniform noise on digits; and 0.8 points behind MSLC, in 16 of 18 runs. The reason is the start: MSLC trains
 plainly for two thirds of the time, while VRI trusts no noisy label until its networks have learned to. What helps is
-to let selected samples stand beside the few clean ones. This helps all methods and VRI the most of these: with them
-VRI and MSLC are level at the top of the table, and ahead of MW-Net and L2RW with the same. Without γ, as published,
-L2RW is clearly the best: it has no network to learn, and the others have too few steps for theirs. Without clean
-samples VRI (+) is ahead of all others on average, though ELR and symmetric cross-entropy are better in some columns,
-uniform noise above all; it loses 1.6 points against VRI with clean samples."""
+to let selected samples stand beside the few clean ones. It helps MW-Net and VRI by a point or more, L2RW and MSLC by
+a little; VRI and MSLC with them are level at the top of the table. Without γ, as published, L2RW is clearly the best:
+it has no network to learn, and the others have too few steps for theirs. Without clean samples VRI (+) is ahead of
+all others on average, though ELR and symmetric cross-entropy are better in some columns, uniform noise above all; it
+loses 1.6 points against VRI with clean samples."""
 
 CNN_READING = """With clean samples all lie within a point but MSLC, whose plain start does harm under uniform noise.
 MW-Net, which adds the clean gradient in each step, is 0.4 points ahead of VRI, which does so in every second; with
-selected samples VRI is the best of these rows. VRI (+) is five points ahead of cross-entropy and five behind VRI, more than
-with the MLP: 600 steps, the first 100 of them warm-up, are few for it. About nine in ten of its selected labels are
-right, and 2 to 7 % of the wrong ones are memorised, so it is not that it fell for the noise."""
+selected samples VRI is the best of these rows. VRI (+) is five points ahead of cross-entropy and five behind VRI,
+more than with the MLP: 600 steps, the first 100 of them warm-up, are few for it. About nine in ten of its selected
+labels are right, and 2 to 7 % of the wrong ones are memorised, so it is not that it fell for the noise."""
 
 _NONE, _CLEAN, _WITHOUT, _WITH = GROUPS
 ORDERS = [
