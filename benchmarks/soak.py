@@ -118,7 +118,10 @@ def _refused(command: list[str], told: dict[str, Any], word: str) -> list[str]:
 def _stop(command: list[str], out: Path, accident: str, longest: float, rng: random.Random) -> dict[str, Any]:
     """Start the command, wait until it has begun to write, then a random while; and stop it."""
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=_environment())
+        # in a session of its own: by its number one sees when the last of its processes has ended
+        process = subprocess.Popen(
+            command, stdout=said, stderr=subprocess.STDOUT, env=_environment(), start_new_session=True
+        )
         start, early = time.monotonic(), rng.random() < 0.1  # now and then before it has written anything
         while not early and process.poll() is None and not out.exists() and time.monotonic() - start < _PATIENCE:
             time.sleep(0.005)
@@ -126,8 +129,21 @@ def _stop(command: list[str], out: Path, accident: str, longest: float, rng: ran
         process.send_signal(getattr(signal, accident))
         code = process.wait(_PATIENCE)
         seconds = time.monotonic() - start
+        _wait_for_all_of(process.pid)
         said.seek(0)
         return {"exit": code, "seconds": seconds, "said": said.read(), "early": early}
+
+
+def _wait_for_all_of(session: int) -> None:
+    """Workers of a command that was killed finish what they are at before they notice."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        try:
+            os.killpg(session, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"processes of a command that was stopped live on after {_PATIENCE} s (session {session})")
 
 
 def _run(command: list[str]) -> tuple[int, str]:
@@ -172,6 +188,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200, help="in all, with those in --out")
     parser.add_argument("--minutes", type=float, help="no new round is begun after so many")
     parser.add_argument("--jobs", type=int, default=1, help="rounds at a time, each on a disk of its own")
+    parser.add_argument(
+        "--again", action="store_true", help="those in --out that went wrong, once more, after a repair"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="JSON file for the results")
     options = parser.parse_args()
@@ -192,15 +211,21 @@ def main() -> int:
             finally:
                 places.put(place)
 
+        bad = [number for number, each in enumerate(rounds) if options.again and each.get("wrong")]
+        numbers = [*bad, *range(len(rounds), options.rounds)]
         with ThreadPoolExecutor(options.jobs) as pool:
-            for told in pool.map(part, range(len(rounds), options.rounds)):
-                if told is not None:
+            for number, told in zip(numbers, pool.map(part, numbers), strict=True):
+                if told is None:
+                    continue
+                if number < len(rounds):
+                    rounds[number] = told | {"before": rounds[number]["wrong"]}
+                else:
                     rounds.append(told)
-                    print(f"round {len(rounds)}: {json.dumps(told)}", flush=True)
-                    _write(options.out, rounds, options.seed)
-    bad = sum(bool(each.get("wrong")) for each in rounds)
-    print(f"{len(rounds) - bad} of {len(rounds)} rounds went well")
-    return 1 if bad else 0
+                print(f"round {number + 1}: {json.dumps(told)}", flush=True)
+                _write(options.out, rounds, options.seed)
+    well = sum(not each.get("wrong") for each in rounds)
+    print(f"{well} of {len(rounds)} rounds went well")
+    return 0 if well == len(rounds) else 1
 
 
 @dataclass(frozen=True)
