@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vri.report.figures import accuracy_curves, colours
-from vri.report.pages import replace_block
+from vri.paper.drawing import accuracy_curves, colours
+from vri.paper.pages import replace_block
 
 RESULTS = Path(__file__).parent / "results" / "cifar10"
 DOCS = Path(__file__).parent.parent / "docs"

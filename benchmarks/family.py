@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vri.experiments.grid import Job, results, run_grid
-from vri.experiments.reproduce.significance import p_value
-from vri.experiments.settings import Settings
 from vri.methods.costs import COSTS
-from vri.report.pages import markdown_table, replace_block
+from vri.paper.grid import Job, results, run_grid
+from vri.paper.pages import markdown_table, replace_block
+from vri.paper.settings import Settings
+from vri.paper.significance import p_value
 
 FOLDER = Path(__file__).parent / "results" / "family"
 SECONDS = FOLDER.parent / "family_seconds.json"

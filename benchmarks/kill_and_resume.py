@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from vri.checkpoint import load_checkpoint
+from vri.training.checkpoints import load_checkpoint
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "kill_me.py"
 

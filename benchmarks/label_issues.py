@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from vri import VRIClassifier, backbones, data, noise
-from vri.report.pages import markdown_table, replace_block
+from vri.paper.pages import markdown_table, replace_block
 
 FOLDER = Path(__file__).parent / "results" / "label_issues"
 PAGE = Path(__file__).parent.parent / "docs" / "label_issues.md"
@@ -190,8 +190,8 @@ def make_features(run: Path, path: Path) -> None:
     """Features of 10,000 images of CIFAR-10 that the network of `run` was not trained on, with their human labels."""
     from safetensors.torch import load_file
 
-    from vri.experiments.prepare import prepare
-    from vri.experiments.settings import Settings
+    from vri.paper.prepare import prepare
+    from vri.paper.settings import Settings
 
     record = json.loads((run / "record.json").read_text())
     prepared = prepare(Settings(**record["settings"]))

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from vri import backbones
-from vri.checks import DivergenceError
+from vri.core.checks import DivergenceError
 from vri.methods import METHODS
 
 FOLDER = Path(__file__).parent / "results" / "leak"

@@ -61,7 +61,7 @@ def jobs(work: Path, out: Path, url: str) -> dict[str, Job]:
 
 
 def _train_content(out: Path) -> Mapping[str, Any]:
-    from vri.checkpoint import load_checkpoint
+    from vri.training.checkpoints import load_checkpoint
 
     state = _untimed(load_checkpoint(out / "checkpoint.pt"))
     lines = (out / "history.jsonl").read_text().splitlines()
@@ -155,8 +155,8 @@ def make_inputs(work: Path) -> Path:
 
 
 def _make_archive(work: Path) -> None:
-    from vri.data.cifar import CIFAR10
     from vri.data.pickles import write_pickle
+    from vri.data.sets.cifar import CIFAR10
 
     with tarfile.open(work / "small.tar.gz", "w:gz") as tar:
         for number, name in enumerate(CIFAR10.rows):
@@ -213,9 +213,10 @@ def get(work: Path, out: Path, url: str) -> int:
     from unittest.mock import patch
 
     from vri.cli import main
-    from vri.data import catalogue, cifar, fetch
+    from vri.data import catalogue, fetch
     from vri.data.archives import file_md5
     from vri.data.pickles import read_pickle
+    from vri.data.sets import cifar
 
     content = {}
     for name in cifar.CIFAR10.rows:
@@ -242,9 +243,9 @@ def reproduce(out: Path) -> int:
     from unittest.mock import patch
 
     from vri.cli import main
-    from vri.experiments.reproduce.catalogue import EXPERIMENTS
-    from vri.experiments.reproduce.plan import Column
-    from vri.experiments.reproduce.rows import DIGITS, columns, grid, quick
+    from vri.paper.catalogue import EXPERIMENTS
+    from vri.paper.plan import Column
+    from vri.paper.rows import DIGITS, columns, grid, quick
 
     table = EXPERIMENTS["tab:flip"]
     data = {**DIGITS, "limit": 200, "clean": 30, "epochs": 4, "batch_size": 20, "checkpoint_every": 3}

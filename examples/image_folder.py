@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from vri.cleaning.run import CleanOptions, clean
+from vri.cleaning.pipeline import CleanOptions, clean
 from vri.cleaning.sources import SourceOptions
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "image-folder")

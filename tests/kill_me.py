@@ -10,7 +10,7 @@ from torch import nn
 
 from vri.data import load, split, to_float
 from vri.methods import VRI
-from vri.training import train
+from vri.training.loop import train
 
 
 def main(folder: str, epochs: int) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vri.methods import VRI, CrossEntropy, Method
-from vri.training import train
+from vri.training.loop import train
 
 CLASSES = 3
 NAN = float("nan")

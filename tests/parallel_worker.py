@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from loop_helpers import Recorder
-from vri import batchnorm, parallel
-from vri.benchmark import parallel as benchmark_parallel
-from vri.benchmark.timing import Sizes
+from vri.bench import distributed as benchmark_parallel
+from vri.bench.timing import Sizes
 from vri.data.batches import Batches
 from vri.methods import METHODS, VRI, CrossEntropy, MetaMethod, Method
-from vri.selection import Selection
-from vri.training import train
+from vri.training import batchnorm, train
+from vri.training import distributed as parallel
+from vri.training.selection import Selection
 
 CLASSES, STEPS = 4, 20
 BATCH, CLEAN = 100, 50

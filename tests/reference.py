@@ -1,6 +1,6 @@
 """The literal VRI: Algorithm 1 from the paper's equations, by double backpropagation through the look-ahead.
 
-Slow and plain on purpose, and independent of `vri.bilevel` and `vri.classifier`: every forward is a
+Slow and plain on purpose, and independent of `vri.core.bilevel` and `vri.core.model`: every forward is a
 `torch.func.functional_call` of its own, and the losses are those of `torch.distributions` and
 `torch.nn.functional`. It takes over the networks, the optimizers and the state of the generator from
 the `VRI` it is to be compared with, and draws in the same order.
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.distributions import AffineTransform, Normal, kl_divergence
 from torch.func import functional_call
 
+from vri.core.randomness import seeded
 from vri.methods import VRI
-from vri.randomness import seeded
 
 Parameters = dict[str, Tensor]
 SQUASHES = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "none": lambda v: v}

@@ -1,6 +1,6 @@
 """The rival methods, literally: double backpropagation through the look-ahead, losses sample by sample.
 
-Slow and plain on purpose, and independent of `vri.bilevel`, `vri.classifier` and `vri.methods.meta`: every forward is a
+Slow and plain on purpose, and independent of `vri.core` and `vri.methods.meta`: every forward is a
 `torch.func.functional_call` of its own, and the small networks are written out as matrices. A literal method takes over
 the networks, the optimizers and the state of the generator of the method it is to be compared with, and draws in the
 same order. The variants of VRI have theirs in `reference.py`.
@@ -17,7 +17,7 @@ from torch.distributions import Beta
 from torch.func import functional_call
 
 from reference import Reference
-from vri.randomness import seeded
+from vri.core.randomness import seeded
 
 Parameters = dict[str, Tensor]
 

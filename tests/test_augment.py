@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vri.benchmark.data import MEAN as CIFAR_MEAN
-from vri.benchmark.data import STD as CIFAR_STD
-from vri.benchmark.data import _pillow_batches, measure_data, pillow_operation
-from vri.benchmark.timing import Sizes
+from vri.bench.data import MEAN as CIFAR_MEAN
+from vri.bench.data import STD as CIFAR_STD
+from vri.bench.data import _pillow_batches, measure_data, pillow_operation
+from vri.bench.timing import Sizes
 from vri.data import image_operations as op
 from vri.data import load, to_float
 from vri.data.augment import OPERATIONS, Augment, apply_operations, mixup, rand_augment, random_crop, random_flip

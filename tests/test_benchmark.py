@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from vri import objective
 from vri.backbones import mlp
-from vri.benchmark import PARTS, accuracy, format_table, run, timing
-from vri.benchmark.report import Bar, Report, Row
-from vri.benchmark.timing import (
+from vri.bench import PARTS, accuracy, format_table, run, timing
+from vri.bench.report import Bar, Report, Row
+from vri.bench.timing import (
     Layout,
     Sizes,
     in_a_fresh_process,
@@ -24,8 +23,9 @@ from vri.benchmark.timing import (
     one_thread,
     take_turns,
 )
-from vri.bilevel import HYPERGRADIENTS
-from vri.checks import Batch
+from vri.core import objective
+from vri.core.bilevel import HYPERGRADIENTS
+from vri.core.checks import Batch
 from vri.methods import VRI, CrossEntropy
 from vri.methods.base import Metrics
 
@@ -216,7 +216,7 @@ def test_overhead_by_part_adds_up_and_leaves_nothing_patched() -> None:
 def test_peak_memory_of_one_step_in_a_fresh_process() -> None:
     sizes = dataclasses.replace(TINY, batch=32, image=32)
     request = {"name": "cross-entropy", "sizes": dataclasses.asdict(sizes), "device": "cpu"}
-    used = in_a_fresh_process("vri.benchmark.memory:peak_of_a_step", request, {"OMP_NUM_THREADS": "1"})
+    used = in_a_fresh_process("vri.bench.memory:peak_of_a_step", request, {"OMP_NUM_THREADS": "1"})
     # 31 convolutions and 31 BatchNorms, stage by stage, keep at least one input each for the backward
     kept = 4 * 32 * 10 * (16 * 32 * 32 + 32 * 16 * 16 + 64 * 8 * 8)
     assert kept < used < 20 * kept

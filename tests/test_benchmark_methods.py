@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vri.benchmark.methods import EVERY_STEP, build, variants
+from vri.bench.methods import EVERY_STEP, build, variants
 from vri.methods import GLC, METHODS, MSLC, MetaMethod
 from vri.methods.costs import COSTS
 

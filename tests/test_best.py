@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from vri import backbones, evaluate, train
-from vri.best import KeepBest
 from vri.methods import CrossEntropy
-from vri.run import Position
+from vri.training.early_stopping import KeepBest
+from vri.training.state import Position
 
 HELD_OUT = 100
 

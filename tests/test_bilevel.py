@@ -10,12 +10,12 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 
-import vri.tangents
+import vri.core.tangents
 from reference import Reference, weights
 from vri import VRI
 from vri.backbones import resnet32
-from vri.bilevel import HYPERGRADIENTS
-from vri.tangents import Replay
+from vri.core.bilevel import HYPERGRADIENTS
+from vri.core.tangents import Replay
 
 CLASSES, COUNT = 3, 8
 OPTIONS: dict[str, Any] = {  # the paper's; no test here leans on a default
@@ -445,7 +445,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
         seen.append(tangent)
         return forward_ad.make_dual(primal, tangent)
 
-    monkeypatch.setattr(vri.tangents, "make_dual", make_dual)
+    monkeypatch.setattr(vri.core.tangents, "make_dual", make_dual)
     return seen
 
 

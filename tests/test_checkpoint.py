@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from loop_helpers import CLASSES, NAN, Recorder, cross_entropy, data, fit, vri
-from vri.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from vri.checks import DivergenceError
 from vri.cli import main
+from vri.core.checks import DivergenceError
 from vri.files import atomic_write
 from vri.methods import CrossEntropy, Method
-from vri.training import train
+from vri.training.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
+from vri.training.loop import train
 
 # checkpoints
 
@@ -486,7 +486,7 @@ def test_checkpoints_of_short_epochs_are_written_as_often_as_is_cheap(
         save_checkpoint(path, state)
         saved.append(state["epoch"])
 
-    monkeypatch.setattr("vri.checkpoint.save_checkpoint", save)
-    monkeypatch.setattr("vri.run.Run.SAVING_SHARE", share)
+    monkeypatch.setattr("vri.training.checkpoints.save_checkpoint", save)
+    monkeypatch.setattr("vri.training.state.Run.SAVING_SHARE", share)
     fit(cross_entropy(), epochs=5, out=tmp_path)
     assert saved == epochs

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from vri import data
-from vri.data import cifar
-from vri.data.cifar import CIFAR10, CIFAR100
 from vri.data.pickles import read_pickle, read_torch, write_pickle
+from vri.data.sets import cifar
+from vri.data.sets.cifar import CIFAR10, CIFAR100
 
 REAL_HOME = str(Path.home())
 SHARED = Path(__file__).parents[2] / "shared" / "data"

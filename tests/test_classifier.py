@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vri import CrossEntropy
-from vri.classifier import Classifier
+from vri.core.model import Classifier
 
 CLASSES = 3
 

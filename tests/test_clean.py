@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 from vri import METHODS
-from vri.cleaning import run
+from vri.cleaning import pipeline as run
 from vri.cleaning.sources import SourceOptions, open_source
 from vri.cleaning.state import Findings
 from vri.cli import main

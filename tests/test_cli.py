@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from vri import METHODS, demo
+from vri import METHODS
+from vri.cli import demo_run as demo
 from vri.cli import main
 
 ROWS = (*demo.COMPARED, demo.SKYLINE)
@@ -114,7 +115,7 @@ def test_demo_refuses_an_output_that_is_a_file(tmp_path: Path, capsys: pytest.Ca
 def test_demo_without_the_data_says_how_to_get_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vri.data.small._fashion_folders", lambda root: [tmp_path])
+    monkeypatch.setattr("vri.data.sets.small._fashion_folders", lambda root: [tmp_path])
     assert main(["demo", "--dataset", "fashion-mnist", "--out", str(tmp_path / "out")]) == 2
     assert "apt-get install dataset-fashion-mnist" in capsys.readouterr().err
 

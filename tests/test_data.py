@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped, unused-
 from torch import Tensor
 
 from vri import data
-from vri.data import small
-from vri.data.small import read_idx
+from vri.data.sets import small
+from vri.data.sets.small import read_idx
 
 
 def counts(labels: Tensor, indices: Tensor, num_classes: int) -> list[int]:

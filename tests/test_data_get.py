@@ -25,10 +25,11 @@ from PIL import Image
 
 from vri import data
 from vri.cli import main
-from vri.data import archives, catalogue, cifar, fetch, small
+from vri.data import archives, catalogue, fetch
 from vri.data.archives import DownloadError, download, extract, install, workspace
-from vri.data.cifar import CIFAR10, CIFAR10N, Cifar
 from vri.data.pickles import read_pickle, write_pickle
+from vri.data.sets import cifar, small
+from vri.data.sets.cifar import CIFAR10, CIFAR10N, Cifar
 
 CONTENT = bytes(range(256)) * 1000
 

@@ -12,9 +12,9 @@ import sklearn
 import torch
 
 import vri
-from vri import doctor
-from vri.bilevel import HYPERGRADIENTS, LookAhead, MetaGradient
+from vri.cli import checkup as doctor
 from vri.cli import main
+from vri.core.bilevel import HYPERGRADIENTS, LookAhead, MetaGradient
 
 CPU = torch.device("cpu")
 

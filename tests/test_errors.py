@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vri import VRI, CrossEntropy, FineTuned
-from vri.checks import DivergenceError, check_meta_labels
-from vri.classifier import Classifier
+from vri.core.checks import DivergenceError, check_meta_labels
+from vri.core.model import Classifier
 
 CLASSES, COUNT = 3, 4
 X = torch.randn(COUNT, 4, generator=torch.Generator().manual_seed(0))

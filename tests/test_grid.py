@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from vri.experiments import grid
-from vri.experiments.grid import Job, claimed, missing, results, run_grid
-from vri.experiments.settings import Settings
+from vri.paper import grid
+from vri.paper.grid import Job, claimed, missing, results, run_grid
+from vri.paper.settings import Settings
 
 SMALL: dict[str, Any] = {"dataset": "digits", "noise": "flip", "clean": 20, "limit": 60, "epochs": 1, "batch_size": 20}
 
@@ -180,7 +180,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN if sys.argv[3] == "ignored" else sig
 if __name__ == "__main__":
     from test_grid import jobs
     from vri.cli import _terminated_like_interrupted
-    from vri.experiments.grid import run_grid
+    from vri.paper.grid import run_grid
     with _terminated_like_interrupted():
         run_grid(jobs(4, epochs=4000, checkpoint_every=2), Path(sys.argv[2]), workers=2)
 """

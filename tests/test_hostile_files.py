@@ -23,7 +23,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vri import VRIClassifier, noise
-from vri.checkpoint import load_checkpoint
 from vri.cleaning.arrays import read_arrays
 from vri.cleaning.cells import escape, unescape, write_rows
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect, write_report
@@ -35,8 +34,9 @@ from vri.data.archives import extract
 from vri.data.files import manifest
 from vri.data.image_files import BrokenImage, ImageFiles, Preparation, read_image
 from vri.data.pickles import read_pickle, read_torch
-from vri.data.small import read_idx
+from vri.data.sets.small import read_idx
 from vri.data.split_files import load_split
+from vri.training.checkpoints import load_checkpoint
 
 ROOT = Path(__file__).parents[1]
 

@@ -25,7 +25,7 @@ from vri.backbones import (
     vgg19_bn,
     wide_resnet28_10,
 )
-from vri.classifier import find_head
+from vri.core.model import find_head
 
 LARGE = [
     "resnet18",

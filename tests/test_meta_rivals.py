@@ -29,7 +29,7 @@ from vri.methods.pmw_net import PMWNet
 from vri.methods.vri_literal import PAPER, LiteralVRI
 from vri.methods.warpi import WarPI
 from vri.noise import flip
-from vri.training import train
+from vri.training.loop import train
 
 CLASSES, COUNT, SIZE = 3, 12, 40
 SMALL: dict[str, Any] = {"hidden": 7}

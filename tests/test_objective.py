@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from vri import objective
-from vri.objective import SQUASHES, Gaussian
+from vri.core import objective
+from vri.core.objective import SQUASHES, Gaussian
 
 N, C, K = 5, 4, 3
 LABELS = torch.tensor([0, 3, 1, 1, 2])

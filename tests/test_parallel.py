@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 import parallel_worker as worker
-from vri import batchnorm, parallel
-from vri.batchnorm import SynchronisedBatchNorm
-from vri.benchmark.parallel import rows_of
-from vri.benchmark.timing import Sizes
+from vri.bench.distributed import rows_of
+from vri.bench.timing import Sizes
 from vri.cli import main
 from vri.data.batches import Batches
+from vri.training import batchnorm
+from vri.training import distributed as parallel
+from vri.training.batchnorm import SynchronisedBatchNorm
 
 Results = dict[str, Any]
 
@@ -211,7 +212,7 @@ def test_messages(two: list[Results]) -> None:
         "small batch": "ValueError: a batch of 1 for 2 workers: expected at least one sample for each; raise "
         "batch_size, give more samples, or start fewer workers",
         "no sums": "ValueError: Recorder does not run on several workers yet: its step does not sum over them; start "
-        "one worker, or build the step on vri.parallel and set on_workers = True",
+        "one worker, or build the step on vri.training.distributed and set on_workers = True",
     }
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from vri import VRI, objective
-from vri.bilevel import HYPERGRADIENTS
+from vri import VRI
+from vri.core import objective
+from vri.core.bilevel import HYPERGRADIENTS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -20,28 +21,28 @@ SOURCE = ROOT / "src"
 
 
 LAYERS = {  # a module belongs to the longest name that begins it; what is not named is an application
-    "vri.checks": "border",
+    "vri.core.checks": "border",
     "vri.files": "border",
-    "vri.randomness": "border",
-    "vri.objective": "algorithm",
-    "vri.networks": "algorithm",
-    "vri.bilevel": "algorithm",
-    "vri.tangents": "algorithm",
-    "vri.parallel": "border",
-    "vri.classifier": "algorithm",
+    "vri.core.randomness": "border",
+    "vri.core.objective": "algorithm",
+    "vri.core.networks": "algorithm",
+    "vri.core.bilevel": "algorithm",
+    "vri.core.tangents": "algorithm",
+    "vri.training.distributed": "border",
+    "vri.core.model": "algorithm",
     "vri.methods.base": "interface",
     "vri.methods": "methods",
     "vri.noise": "data",
     "vri.backbones": "data",
     "vri.data": "data",
-    "vri.training": "loop",
-    "vri.best": "loop",
-    "vri.run": "loop",
-    "vri.checkpoint": "loop",
-    "vri.progress": "loop",
-    "vri.evaluation": "loop",
-    "vri.selection": "loop",
-    "vri.clean_batches": "loop",
+    "vri.training.loop": "loop",
+    "vri.training.early_stopping": "loop",
+    "vri.training.state": "loop",
+    "vri.training.checkpoints": "loop",
+    "vri.training.progress": "loop",
+    "vri.training.evaluation": "loop",
+    "vri.training.selection": "loop",
+    "vri.training.trusted": "loop",
     "vri.cli": "command line",
     "vri.__main__": "command line",
 }
@@ -117,7 +118,7 @@ def test_the_layers_name_modules_that_exist() -> None:
 def test_the_import_reader_reads() -> None:
     """On imports known to be there; a reader that finds none would pass the tests above."""
     found = graph()
-    assert {"vri.objective", "vri.bilevel", "vri.methods.base"} <= found["vri.methods.meta"]
+    assert {"vri.core.objective", "vri.core.bilevel", "vri.methods.base"} <= found["vri.methods.meta"]
     assert "vri.cli" in found["vri.__main__"]
     assert {"vri.noise", "vri.methods"} <= found["vri"]
 
@@ -173,7 +174,7 @@ def test_every_equation_has_a_row() -> None:
 
 def test_every_function_of_the_mathematics_is_on_the_page() -> None:
     public = [
-        f"vri.objective.{name}"
+        f"vri.core.objective.{name}"
         for name, member in inspect.getmembers(objective, inspect.isfunction)
         if member.__module__ == objective.__name__ and not name.startswith("_")
     ]

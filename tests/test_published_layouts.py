@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from pictures import PLAIN, cut_off, picture, said, save, summary, tensor, trained
-from vri.data.animal10n import animal10n, check_animal10n
-from vri.data.clothing1m import check_clothing1m, clothing1m
-from vri.data.food101n import check_food101n, food101n
 from vri.data.places import DatasetMissing, FileCheck
+from vri.data.sets.animal10n import animal10n, check_animal10n
+from vri.data.sets.clothing1m import check_clothing1m, clothing1m
+from vri.data.sets.food101n import check_food101n, food101n
 
 # Clothing1M
 

@@ -14,18 +14,18 @@ from scipy import stats
 
 from vri import backbones
 from vri.cli import main
-from vri.experiments.examine import BINS, rectification, step_time
-from vri.experiments.grid import Job, run_grid
-from vri.experiments.prepare import prepare
-from vri.experiments.reproduce import sheets, submit, suite, verdicts
-from vri.experiments.reproduce.catalogue import EXPERIMENTS
-from vri.experiments.reproduce.estimate import seconds_of
-from vri.experiments.reproduce.plan import Column, Experiment, Grid, Results, Row
-from vri.experiments.reproduce.published import published
-from vri.experiments.reproduce.significance import mark, p_value
-from vri.experiments.run import build
-from vri.experiments.settings import Settings, _mistakes, resolve
 from vri.methods import METHODS
+from vri.paper import sheets, submit, suite, verdicts
+from vri.paper.catalogue import EXPERIMENTS
+from vri.paper.estimate import seconds_of
+from vri.paper.examine import BINS, rectification, step_time
+from vri.paper.experiment import build
+from vri.paper.grid import Job, run_grid
+from vri.paper.plan import Column, Experiment, Grid, Results, Row
+from vri.paper.prepare import prepare
+from vri.paper.published import published
+from vri.paper.settings import Settings, _mistakes, resolve
+from vri.paper.significance import mark, p_value
 
 SHARED = Path(__file__).parents[2] / "shared" / "published.csv"
 TINY = {"dataset": "digits", "noise": "flip", "rate": 0.4, "clean": 20, "limit": 60, "epochs": 2, "batch_size": 20}

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vri.checkpoint import load_checkpoint
 from vri.methods import VRI, CrossEntropy, FineTuned, Method
-from vri.training import train
+from vri.training.checkpoints import load_checkpoint
+from vri.training.loop import train
 
 _spec = importlib.util.spec_from_file_location(
     "kill_and_resume", Path(__file__).parents[1] / "benchmarks" / "kill_and_resume.py"

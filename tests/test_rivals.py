@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vri
-from vri.checkpoint import load_checkpoint, save_checkpoint
-from vri.checks import Batch
+from vri.core.checks import Batch
 from vri.methods.base import Method
 from vri.methods.bootstrapping import Bootstrapping, hard_bootstrapping, soft_bootstrapping
 from vri.methods.co_teaching import CoTeaching
@@ -27,6 +26,7 @@ from vri.methods.jocor import JoCoR
 from vri.methods.label_smoothing import LabelSmoothing, smoothed_cross_entropy
 from vri.methods.mixup import Mixup
 from vri.methods.sce import SCE, symmetric_cross_entropy
+from vri.training.checkpoints import load_checkpoint, save_checkpoint
 
 CLASSES, SIZE, BATCH, EPOCHS = 3, 12, 6, 3  # so an epoch has 2 steps
 X = torch.randn(SIZE, 4, generator=torch.Generator().manual_seed(0))

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from vri.methods import METHODS
-from vri.selection import Selection
-from vri.training import train
+from vri.training.loop import train
+from vri.training.selection import Selection
 
 CLASSES = 3
 

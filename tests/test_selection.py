@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from vri import data, noise, train
 from vri.data.batches import Batches, derive_seed, take
 from vri.methods import METHODS, VRI, CleanOnly
-from vri.selection import Selection, SizedSelection, balanced, mixture, select, smallest
+from vri.training.selection import Selection, SizedSelection, balanced, mixture, select, smallest
 
 LOSSES = torch.tensor([0.9, 0.1, 0.5, 0.2, 0.8, 0.3, 0.7, 0.4])
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2])

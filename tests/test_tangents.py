@@ -8,7 +8,7 @@ import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vri.tangents import Convolved, Record, Replay
+from vri.core.tangents import Convolved, Record, Replay
 
 
 class Residual(nn.Module):

@@ -13,16 +13,16 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from vri import backbones, data, noise
-from vri.checkpoint import load_checkpoint
 from vri.cli import main
 from vri.data.images import ImageData
 from vri.data.split_files import save_split, split_hash
-from vri.experiments import prepare as preparation
-from vri.experiments.prepare import prepare
-from vri.experiments.run import run
-from vri.experiments.settings import Settings, SettingsError, configs, find_config, method_options, resolve
 from vri.methods import METHODS
-from vri.selection import balanced
+from vri.paper import prepare as preparation
+from vri.paper.experiment import run
+from vri.paper.prepare import prepare
+from vri.paper.settings import Settings, SettingsError, configs, find_config, method_options, resolve
+from vri.training.checkpoints import load_checkpoint
+from vri.training.selection import balanced
 
 SMALL: dict[str, Any] = {
     "dataset": "digits",

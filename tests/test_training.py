@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from loop_helpers import CLASSES, NAN, Recorder, cross_entropy, data, fit, network, vri
-from vri.checkpoint import load_checkpoint
-from vri.checks import DivergenceError
-from vri.evaluation import memorisation
+from vri.core.checks import DivergenceError
 from vri.methods import CleanOnly, CrossEntropy, FineTuned
-from vri.training import SCHEDULES, KeepBest, evaluate, train
+from vri.training.checkpoints import load_checkpoint
+from vri.training.evaluation import memorisation
+from vri.training.loop import SCHEDULES, KeepBest, evaluate, train
 
 # the loop
 

@@ -17,9 +17,9 @@ import reference
 from reference import Reference, weights
 from vri import VRI
 from vri.backbones import small_cnn
-from vri.bilevel import HYPERGRADIENTS
-from vri.networks import BOUNDS
-from vri.objective import Gaussian
+from vri.core.bilevel import HYPERGRADIENTS
+from vri.core.networks import BOUNDS
+from vri.core.objective import Gaussian
 
 CLASSES, WIDTH, COUNT = 3, 5, 12  # features are 5 wide
 OPTIONS: dict[str, Any] = {  # the paper's; no test here leans on a default

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from vri import backbones, data, noise, quality
 from vri.methods import METHODS, VRI, CleanOnly, CrossEntropy, FineTuned, Method
-from vri.selection import Selection
-from vri.training import evaluate, train
+from vri.training.loop import evaluate, train
+from vri.training.selection import Selection
 
 if TYPE_CHECKING:
     from vri.estimator import VRIClassifier

@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from vri.randomness import seeded
+from vri.core.randomness import seeded
 
 Module = TypeVar("Module", bound=nn.Module)
 

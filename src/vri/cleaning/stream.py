@@ -18,8 +18,8 @@ from vri import quality
 from vri.cleaning.drawing import draw
 from vri.cleaning.npy import Npy
 from vri.cleaning.parts import Parts, Totals
+from vri.cleaning.pipeline import CleanOptions, accuracies, hold_out, usable_device, versions
 from vri.cleaning.report import Summary, Suspect, write_report
-from vri.cleaning.run import CleanOptions, accuracies, hold_out, usable_device, versions
 from vri.cleaning.sources import SourceOptions, file_hash
 from vri.cleaning.state import OUTPUTS, STATE, begin, check_out, load_found, save_found
 from vri.cleaning.stream_judge import Judge, Learned, Probabilities

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vri.cleaning.npy import Floats, Indices, Npy, as_floats, open_column, open_embeddings
-from vri.cleaning.run import sort_labels
+from vri.cleaning.pipeline import sort_labels
 from vri.cleaning.sources import SourceOptions, check_classes
 from vri.cleaning.tables import label_texts
 

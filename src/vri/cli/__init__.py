@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from vri import __version__
-from vri.checks import DivergenceError
 from vri.cli import apply, bench, clean, data, demo, doctor, methods, noise, reproduce, train
+from vri.core.checks import DivergenceError
 
 COMMANDS = (clean, apply, demo, train, methods, data, noise, bench, reproduce, doctor)  # in the order of --help
 

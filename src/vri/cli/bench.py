@@ -19,15 +19,15 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri import benchmark
+    from vri import bench as benchmark
 
     parts = None
     if options.methods:
-        from vri.benchmark.methods import measure_methods
+        from vri.bench.methods import measure_methods
 
         parts = {"methods": measure_methods}
     if options.distributed:
-        from vri.benchmark.parallel import measure_distributed
+        from vri.bench.distributed import measure_distributed
 
         parts = {"distributed": measure_distributed}
     report = benchmark.run(quick=options.quick, out=options.out, only=options.only, device=options.device, parts=parts)

@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     # imported here, as --help needn't wait for it
-    from vri.cleaning.run import CleanOptions, clean
+    from vri.cleaning.pipeline import CleanOptions, clean
     from vri.cleaning.sources import SourceOptions
     from vri.cleaning.stream import clean_stream
 

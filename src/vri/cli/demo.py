@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri import demo  # imports matplotlib, which --help needn't wait for
+    from vri.cli import demo_run as demo  # imports matplotlib, which --help needn't wait for
 
     print(
         demo.run(

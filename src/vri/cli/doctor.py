@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri.doctor import examine
+    from vri.cli.checkup import examine
 
     found = examine()
     if options.json:

@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     # imported here, as --help needn't wait for them
     from vri import data
     from vri.files import atomic_write
-    from vri.report.figures import transition_figure
+    from vri.paper.drawing import transition_figure
 
     _check(options)
     images = data.load(options.dataset, options.root)
@@ -77,7 +77,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _draw(options: argparse.Namespace, images: "ImageData", y: "Tensor") -> "Noise":
     from vri import noise
-    from vri.data.cifar import CIFAR10N, CIFAR100N
+    from vri.data.sets.cifar import CIFAR10N, CIFAR100N
 
     kind, rounds = options.type, images.human_labels
     if kind in rounds:

@@ -33,8 +33,8 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri.experiments.reproduce import suite
-    from vri.experiments.reproduce.plan import SCALES, Results
+    from vri.paper import suite
+    from vri.paper.plan import SCALES, Results
 
     if options.scale not in SCALES:
         raise ValueError(f"--scale {options.scale}: expected one of {', '.join(SCALES)}")
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _report(results: Any, out: Path) -> str:
     """What the terminal shows of an experiment."""
-    from vri.experiments.reproduce.sheets import sheet
+    from vri.paper.sheets import sheet
 
     experiment, table = results.experiment, sheet(results)
     heading = f"{experiment.name}: {experiment.title} ({results.scale} scale)"
@@ -93,9 +93,9 @@ def _report(results: Any, out: Path) -> str:
 
 
 def _list(options: argparse.Namespace, folder: Path) -> int:
-    from vri.experiments.reproduce import suite
-    from vri.experiments.reproduce.catalogue import EXPERIMENTS
-    from vri.experiments.reproduce.estimate import seconds_of
+    from vri.paper import suite
+    from vri.paper.catalogue import EXPERIMENTS
+    from vri.paper.estimate import seconds_of
 
     rows = [("name", "runs", "one CPU core", "data", "shows")]
     for experiment in EXPERIMENTS.values():
@@ -114,7 +114,7 @@ def _list(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _submit(options: argparse.Namespace, jobs: Any, out: Path) -> int:
-    from vri.experiments.reproduce import submit, suite
+    from vri.paper import submit, suite
 
     chosen: dict[str, Any] = {}
     for text in options.submit_option:

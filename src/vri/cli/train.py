@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # imported where it is needed: `vri --help` is quick
-    from vri.experiments.settings import Settings
+    from vri.paper.settings import Settings
 
 # the settings that have an option of their own; all others go as key=value
 _OPTIONS: dict[str, tuple[type, str]] = {
@@ -51,8 +51,8 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri import parallel
-    from vri.experiments import settings
+    from vri.paper import settings
+    from vri.training import distributed as parallel
 
     if options.list:
         for name, path in settings.configs().items():
@@ -70,8 +70,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from vri import parallel
-    from vri.experiments import run
+    from vri.paper import experiment as run
+    from vri.training import distributed as parallel
 
     chosen = parallel.on_first(lambda: _settings(options))
     record = run.run(
@@ -83,7 +83,8 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> "Settings":
-    from vri.experiments import run, settings
+    from vri.paper import experiment as run
+    from vri.paper import settings
 
     if options.out is None:
         raise ValueError("--out is missing: expected a folder for all that the run leaves, such as --out runs/a")

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from vri.data.animal10n import animal10n
 from vri.data.catalogue import CATALOGUE, check, get
-from vri.data.clothing1m import clothing1m
 from vri.data.files import FileData, image_folder, manifest
-from vri.data.food101n import food101n
 from vri.data.images import ImageData, to_float
 from vri.data.places import DatasetMissing
+from vri.data.sets.animal10n import animal10n
+from vri.data.sets.clothing1m import clothing1m
+from vri.data.sets.food101n import food101n
 from vri.data.splits import split
 
 __all__ = [

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
-from vri import parallel
-from vri.checks import to_device
-from vri.parallel import Part
-from vri.randomness import seeded
+from vri.core.checks import to_device
+from vri.core.randomness import seeded
+from vri.training import distributed as parallel
+from vri.training.distributed import Part
 
 # A tuple of tensors (inputs, labels, ...), or anything with a length that gives (inputs, labels) by index.
 Data = tuple[Any, ...] | Dataset[Any] | Sequence[Any]

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vri.data import cifar, fetch, small
-from vri.data.animal10n import animal10n, check_animal10n
-from vri.data.clothing1m import check_clothing1m, clothing1m
+from vri.data import fetch
 from vri.data.fetch import Say
 from vri.data.files import FileData
-from vri.data.food101n import check_food101n, food101n
 from vri.data.images import ImageData
 from vri.data.places import FileCheck, check_root, default_root, folders
+from vri.data.sets import cifar, small
+from vri.data.sets.animal10n import animal10n, check_animal10n
+from vri.data.sets.clothing1m import check_clothing1m, clothing1m
+from vri.data.sets.food101n import check_food101n, food101n
 
 Root = str | Path | None
 

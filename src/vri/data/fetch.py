@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vri.data.archives import DownloadError, download, extract, file_md5, install, workspace
-from vri.data.cifar import (
+from vri.data.pickles import write_pickle
+from vri.data.places import FileCheck
+from vri.data.sets.cifar import (
     CIFAR10,
     CIFAR10N,
     CIFAR100,
@@ -24,9 +26,7 @@ from vri.data.cifar import (
     check_folder,
     check_labels,
 )
-from vri.data.pickles import write_pickle
-from vri.data.places import FileCheck
-from vri.data.small import check_fashion_folder
+from vri.data.sets.small import check_fashion_folder
 
 Say = Callable[[str], None]  # takes a line about what is being done
 

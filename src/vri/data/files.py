@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vri.data.image_files import AUGMENTATIONS, BrokenImage, ImageFiles, Preparation
-from vri.data.lists import check_present, leaves_root, shorten
 from vri.data.places import DatasetMissing
+from vri.data.sets.lists import check_present, leaves_root, shorten
 
 __all__ = ["AUGMENTATIONS", "BrokenImage", "FileData", "ImageFiles", "Preparation", "image_folder", "manifest"]
 

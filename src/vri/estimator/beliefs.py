@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from vri.data.batches import Transform
-from vri.evaluation import predict
 from vri.files import atomic_write
-from vri.progress import Row
+from vri.training.evaluation import predict
+from vri.training.progress import Row
 
 _SKIPPED = 10  # one of so many epochs, the first ones, has not learned enough to count
 

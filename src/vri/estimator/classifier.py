@@ -18,7 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from vri import backbones, quality
-from vri.classifier import call, find_head
+from vri.core.model import call, find_head
+from vri.core.objective import gaussian_kl
+from vri.core.randomness import seeded
 from vri.data.batches import Transform, derive_seed
 from vri.estimator import storage
 from vri.estimator.fitting import Fitted, divide, fit_network
@@ -26,9 +28,7 @@ from vri.estimator.inputs import Scaling
 from vri.estimator.labels import Indices, Mask, as_mask, encode
 from vri.methods import METHODS, VRI
 from vri.methods.meta import must_be, one_of
-from vri.objective import gaussian_kl
-from vri.randomness import seeded
-from vri.selection import KINDS, Selection
+from vri.training.selection import KINDS, Selection
 
 Module = nn.Module | Callable[[int], nn.Module]
 Floats = NDArray[np.float64]

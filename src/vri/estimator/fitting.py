@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vri.best import KeepBest
 from vri.data.batches import Transform
 from vri.estimator.beliefs import Beliefs
 from vri.methods import METHODS, Method
-from vri.run import History
-from vri.selection import Selection
-from vri.training import train
+from vri.training.early_stopping import KeepBest
+from vri.training.loop import train
+from vri.training.selection import Selection
+from vri.training.state import History
 
 _STEPS = (1000, 3000)  # least and most steps of a training whose length is not given
 _EPOCHS = (15, 40)  # the more passes, the more wrong labels are memorised

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vri.checks import Batch
+from vri.core.checks import Batch
 
 Metrics = dict[str, float]
 

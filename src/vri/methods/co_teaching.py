@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from vri import parallel
-from vri.checks import Batch
+from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy
 from vri.methods.shared import check_options
 from vri.methods.twins import TwoNetworks, descend_on, disagreement, forget_rate, smallest_of_all
+from vri.training import distributed as parallel
 
 
 class CoTeaching(TwoNetworks):

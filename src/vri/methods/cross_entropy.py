@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from vri import objective, parallel
-from vri.checks import Batch
-from vri.classifier import Classifier
+from vri.core import objective
+from vri.core.checks import Batch
+from vri.core.model import Classifier
+from vri.core.randomness import draw_seed
 from vri.methods.base import Method, Metrics, accuracy
-from vri.randomness import draw_seed
+from vri.training import distributed as parallel
 
 
 class CrossEntropy(Method):

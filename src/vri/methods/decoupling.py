@@ -1,9 +1,10 @@
 """Decoupling: two networks learn only where they disagree."""
 
-from vri import objective, parallel
-from vri.checks import Batch
+from vri.core import objective
+from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy
 from vri.methods.twins import TwoNetworks, descend_on, disagreement
+from vri.training import distributed as parallel
 
 
 class Decoupling(TwoNetworks):

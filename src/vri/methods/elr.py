@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vri import objective, parallel
-from vri.checks import Batch
+from vri.core import objective
+from vri.core.checks import Batch
+from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.shared import check_options, descend
-from vri.randomness import draw_seed
+from vri.training import distributed as parallel
 
 _LEAST = 1e-4  # of 1 − ⟨p, t⟩, so that its logarithm stays finite
 

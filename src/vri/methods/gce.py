@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vri.checks import Batch
+from vri.core.checks import Batch
 from vri.methods.base import Metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.shared import check_options, loss_step, one_hot

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vri import objective, parallel
-from vri.checks import Batch, check_meta_labels, unpack
+from vri.core import objective
+from vri.core.checks import Batch, check_meta_labels, unpack
+from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.shared import check_options, loss_step, one_hot
-from vri.randomness import draw_seed
+from vri.training import distributed as parallel
 
 NAN = float("nan")
 

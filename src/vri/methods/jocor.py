@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vri import parallel
-from vri.checks import Batch
+from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy
 from vri.methods.shared import check_options, descend_along
 from vri.methods.twins import TwoNetworks, disagreement, forget_rate, mean_of, smallest_of_all
+from vri.training import distributed as parallel
 
 
 def joint_loss(first: Tensor, second: Tensor, labels: Tensor, co_weight: float) -> Tensor:

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vri import objective
-from vri.checks import Batch
+from vri.core import objective
+from vri.core.checks import Batch
 from vri.methods.base import Metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.shared import check_options, loss_step, one_hot

@@ -15,14 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vri import objective, parallel
-from vri.bilevel import HYPERGRADIENTS, ForwardADMissing, LookAhead, MetaGradient
-from vri.checks import Batch, check_finite
-from vri.classifier import Classifier, Forward, Outputs
+from vri.core import objective
+from vri.core.bilevel import HYPERGRADIENTS, ForwardADMissing, LookAhead, MetaGradient
+from vri.core.checks import Batch, check_finite
+from vri.core.model import Classifier, Forward, Outputs
+from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Method, Metrics, accuracy
 from vri.methods.shared import loss_step
-from vri.parallel import Part
-from vri.randomness import draw_seed, seeded
+from vri.training import distributed as parallel
+from vri.training.distributed import Part
 
 NAN = float("nan")
 

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vri import objective, parallel
-from vri.checks import Batch
+from vri.core import objective
+from vri.core.checks import Batch
+from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.shared import check_options, descend
-from vri.randomness import draw_seed, seeded
+from vri.training import distributed as parallel
 
 
 def mix(inputs: Any, order: Tensor, share: float) -> Any:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vri import objective
-from vri.classifier import Outputs
+from vri.core import objective
+from vri.core.model import Outputs
 from vri.methods.base import Metrics
 from vri.methods.meta import MetaMethod, must_be
 from vri.methods.shared import one_hot

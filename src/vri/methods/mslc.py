@@ -7,12 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vri import objective, parallel
-from vri.checks import Batch
-from vri.classifier import Outputs
+from vri.core import objective
+from vri.core.checks import Batch
+from vri.core.model import Outputs
 from vri.methods.base import Metrics
 from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
 from vri.methods.shared import one_hot
+from vri.training import distributed as parallel
 
 
 class Corrected(NamedTuple):

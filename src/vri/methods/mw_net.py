@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vri import parallel
-from vri.classifier import Outputs
+from vri.core.model import Outputs
 from vri.methods.base import Metrics
 from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
+from vri.training import distributed as parallel
 
 
 class MWNet(MetaMethod):

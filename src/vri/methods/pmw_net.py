@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Beta, kl_divergence
 
-from vri import parallel
-from vri.classifier import Outputs
+from vri.core.model import Outputs
+from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Metrics
 from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
-from vri.randomness import draw_seed, seeded
+from vri.training import distributed as parallel
 
 _SMALLEST = 1e-2  # of the two parameters; nearer to 0 the derivative of a draw grows without bound
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vri import parallel
-from vri.checks import Batch
-from vri.classifier import Classifier, Forward
+from vri.core.checks import Batch
+from vri.core.model import Classifier, Forward
+from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy
-from vri.parallel import Part
-from vri.randomness import draw_seed
+from vri.training import distributed as parallel
+from vri.training.distributed import Part
 
 
 def loss_step(

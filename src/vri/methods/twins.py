@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vri import objective, parallel
-from vri.classifier import Classifier, Forward
+from vri.core import objective
+from vri.core.model import Classifier, Forward
+from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Method
 from vri.methods.shared import descend
-from vri.parallel import Part
-from vri.randomness import draw_seed, seeded
+from vri.training import distributed as parallel
+from vri.training.distributed import Part
 
 Second = tuple[nn.Module, torch.optim.Optimizer]
 

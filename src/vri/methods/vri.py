@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vri import objective
-from vri.checks import check_finite, check_labels
-from vri.classifier import Outputs
+from vri.core import objective
+from vri.core.checks import check_finite, check_labels
+from vri.core.model import Outputs
+from vri.core.networks import BOUNDS, MetaNetwork, PriorNetwork
+from vri.core.objective import SQUASHES, Gaussian
 from vri.methods.base import Metrics
 from vri.methods.meta import MetaMethod, must_be, one_of
-from vri.networks import BOUNDS, MetaNetwork, PriorNetwork
-from vri.objective import SQUASHES, Gaussian
 
 
 class Rectification(NamedTuple):

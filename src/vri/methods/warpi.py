@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vri import objective
-from vri.classifier import Outputs
+from vri.core import objective
+from vri.core.model import Outputs
+from vri.core.networks import MetaNetwork
+from vri.core.objective import Gaussian
 from vri.methods.base import Metrics
 from vri.methods.meta import MetaMethod, must_be
-from vri.networks import MetaNetwork
-from vri.objective import Gaussian
 
 
 class Vectors(NamedTuple):

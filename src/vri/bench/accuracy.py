@@ -1,0 +1,92 @@
+"""How exact the meta gradient is."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vri.backbones import resnet32
+from vri.bench.report import Bar, Row
+from vri.bench.timing import Options, Samples, Sizes, one_thread, torch_warnings_ignored
+from vri.methods import VRI
+
+
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(6, 16, num_layers=2, batch_first=True)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.gru(x)[0][:, -1])
+        return out
+
+
+class _Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, activation="gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.encoder(x).mean(1))
+        return out
+
+
+def _mlp_with_dropout() -> nn.Module:
+    dropout = nn.Dropout(0.3)
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), dropout, nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # builder, shape of an input
+    "ResNet-32": (partial(resnet32, 4), (3, 8, 8)),
+    "MLP with dropout": (_mlp_with_dropout, (20,)),
+    "GRU": (_Recurrent, (7, 6)),
+    "transformer encoder": (_Transformer, (7, 16)),
+}
+
+
+def measure_accuracy(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
+    """Relative difference of the meta gradient to double backpropagation, one sample a way KL can take.
+
+    With KL in the objective its weight is 0 here: added to both sides, it would hide part of the difference.
+    """
+    bars = {"jvp": Bar("<=", 1e-10), "finite_difference": Bar("<=", 1e-2)}
+    routes: list[Options] = [{"kl_route": "objective", "kl_weight": 0.0}, {"kl_route": "features"}]
+    rows = []
+    for dtype in (torch.float64, torch.float32):
+        for name, (build, shape) in NETWORKS.items():
+            differences: Samples = {way: [] for way in bars}
+            for route in routes:
+                reference = _meta_gradient(build, shape, dtype, device, {"hypergradient": "backprop", **route})
+                for way in bars:
+                    gradient = _meta_gradient(build, shape, dtype, device, {"hypergradient": way, **route})
+                    differences[way].append(float((gradient - reference).norm() / reference.norm()))
+            for way, values in differences.items():
+                precision = str(dtype).removeprefix("torch.")
+                bar = bars[way] if dtype == torch.float64 else None
+                # the worse of the two, not their median
+                rows.append(Row(f"meta gradient, {precision}", f"{name}: {way}", [max(values)], "", bar))
+    return rows, {row.part + ": " + row.name: row.samples for row in rows}
+
+
+def _meta_gradient(
+    build: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype, device: str, options: Options
+) -> Tensor:
+    """∇_{φ,ω} of the first step, in one vector."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model = build().to(device, dtype)
+        batches = [(torch.randn(12, *shape, dtype=dtype), torch.arange(12) % 4) for _ in range(2)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = VRI(model, 4, optimizer, hidden=(16, 16), **{"clean_weight": 0.0, **options})
+    seen: list[Tensor] = []
+    method.meta_optimizer.register_step_pre_hook(
+        lambda opt, *_: seen.extend(p.grad.flatten() for g in opt.param_groups for p in g["params"])
+    )
+    with torch_warnings_ignored(), one_thread():
+        method.step(*batches)
+    return torch.cat(seen).double()

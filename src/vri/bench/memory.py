@@ -1,0 +1,91 @@
+"""Memory of a step, and how the peak is taken."""
+
+import gc
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vri.bench.report import Bar, Row
+from vri.bench.timing import (
+    CE,
+    Layout,
+    Samples,
+    Sizes,
+    images,
+    in_a_fresh_process,
+    ratios,
+    resnet_method,
+    torch_warnings_ignored,
+)
+
+# For glibc: a block of 64 KiB or more then comes from the system and goes back to it when it is freed, so the
+# resident set is what is in use, not what the allocator holds back; one arena keeps threads from pools of their
+# own. Elsewhere these names mean nothing.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+
+
+def measure_memory(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
+    """Peak memory of a step of ResNet-32 over what was held before it, each time in a fresh process."""
+    names = [CE, "jvp", "finite_difference", "backprop", "defaults"]
+    used: Samples = {name: [] for name in names}
+    for _ in range(sizes.memory_runs):
+        for name in names:
+            request = {"name": name, "sizes": asdict(sizes), "device": device}
+            used[name].append(in_a_fresh_process("vri.bench.memory:peak_of_a_step", request, ALLOCATOR))
+    part = f"peak memory of a step, {Layout()}, {CE} = 1"
+    rows = [Row(part, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB")]
+    bars = {"jvp": Bar("<=", 2.4)}
+    rows += [Row(part, name, ratios(used, name, CE), "", bars.get(name)) for name in names[1:]]
+    rows.append(Row(part, "jvp / backprop", ratios(used, "jvp", "backprop"), "", Bar("<", 1.0)))
+    return rows, {"bytes": used}
+
+
+def peak_of_a_step(request: Mapping[str, Any]) -> int:
+    """Bytes that steps of one variant take; for a process of its own."""
+    name, device, sizes = request["name"], request["device"], Sizes(**request["sizes"])
+    batch, meta_batch = images(sizes, Layout(), device), images(sizes, Layout(), device, seed=1)
+    method = resnet_method(name, Layout(), device)
+    with torch_warnings_ignored():
+        # another method of the same kind makes torch load its kernels; the state of the optimizers counts
+        resnet_method(name, Layout(), device).step(*((x[:4], y[:4]) for x, y in (batch, meta_batch)))
+        gc.collect()
+        before = start_peak(device)
+        for _ in range(sizes.memory_steps):
+            method.step(batch, meta_batch)
+    return peak(device) - before
+
+
+def start_peak(device: str) -> int:
+    """Forget the peak so far; the bytes held now."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return peak(device)  # the peak so far: right as long as the steps exceed it, as they do here
+    return _status("VmRSS")
+
+
+def peak(device: str) -> int:
+    """The most bytes held since `start_peak`."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        return _status("VmHWM")
+    except OSError:
+        import resource  # not on Windows
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"the system does not tell {field}")

@@ -1,0 +1,281 @@
+"""Any `nn.Module` seen as the classifier F_θ of the paper: logits and features, at θ or at other parameters."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vri.core.checks import Batch, check_finite, unpack
+from vri.core.randomness import seeded
+from vri.core.tangents import Convolved, Record
+from vri.training import distributed as parallel
+from vri.training.distributed import Part
+
+Parameters = dict[str, Tensor]
+
+
+class Outputs(NamedTuple):
+    """What the classifier says of a batch."""
+
+    logits: Tensor  # z (n, c)
+    features: Tensor  # f (n, d), input of the last linear layer
+
+
+class Forward(NamedTuple):
+    """The training forward of one batch, with its graph: it serves look-ahead and real update."""
+
+    inputs: Any
+    outputs: Outputs
+    seed: int  # of its dropout masks
+    kept: Sequence[Convolved] = ()  # outputs on the way, for a tangent pass
+
+
+class Classifier:
+    """A model, the optimizer that trains it and the way to its features.
+
+    θ, in `parameters`, are the tensors that the optimizer holds and that require a gradient: everything else is
+    frozen and stays so.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        head: str | None = None,
+        feature_dim: int | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        if autocast not in (None, torch.bfloat16):
+            raise ValueError(
+                f"autocast={autocast} is not supported: expected torch.bfloat16 or None; "
+                "float16 would need loss scaling inside the meta gradient"
+            )
+        self.model, self.num_classes, self.optimizer = model, num_classes, optimizer
+        self.parameters = _trained_parameters(model, optimizer)
+        self.device = next(iter(self.parameters.values())).device
+        self.dtype = torch.promote_types(next(iter(self.parameters.values())).dtype, torch.float32)
+        self.head_name, self.feature_dim = find_head(model, num_classes, head, feature_dim)
+        self._head = model.get_submodule(self.head_name) if self.head_name is not None else None
+        self.autocast = autocast
+        self._slots = _slots(model)
+        self._scratch = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Learning rate α of each parameter, as the optimizer has it now."""
+        by_tensor = {p: float(g["lr"]) for g in self.optimizer.param_groups for p in g["params"]}
+        return {name: by_tensor[p] for name, p in self.parameters.items()}
+
+    def unpack(self, batch: Batch, what: str) -> tuple[Any, Tensor, Part]:
+        """Inputs and labels of a batch, checked, where and as the model wants them; and its part of the whole batch."""
+        inputs, labels = unpack(batch, what, self.num_classes, self.device, self.dtype)
+        return inputs, labels, parallel.locate(batch, len(labels))
+
+    def forward(self, inputs: Any, seed: int, keep: bool = False) -> Forward:
+        """The training forward: keeps its graph and moves BatchNorm's buffers.
+
+        `keep` also keeps what makes a tangent pass on the same batch cheaper.
+        """
+        record = Record()
+        with record if keep else nullcontext():
+            outputs = self._run(inputs, seed)
+        check_finite(outputs.features.detach(), "features")
+        check_finite(outputs.logits.detach(), "logits")
+        return Forward(inputs, outputs, seed, record.kept)
+
+    def at(self, parameters: Mapping[str, Tensor], inputs: Any, seed: int, autocast: bool = True) -> Outputs:
+        """The same at other parameters (those not named stay as they are); no buffer moves."""
+        buffers = dict(self.model.named_buffers())
+        for name, buffer in buffers.items():
+            self._scratch[name].copy_(buffer)
+        with self._substituted({**parameters, **self._scratch}):
+            return self._run(inputs, seed, autocast)
+
+    def gradient(
+        self, forward: Forward, loss_gradient: Sequence[Tensor | None], names: Sequence[str], keep: bool
+    ) -> Parameters:
+        """∇_θ of a loss of the outputs, from its gradient in (logits, features), on the graph of `forward`.
+
+        Summed over all workers. `keep` retains the graph for one more call.
+        """
+        pairs = [
+            (out, grad.to(out.dtype))
+            for out, grad in zip(forward.outputs, loss_gradient, strict=True)
+            if grad is not None
+        ]
+        grads = parallel.gradients(
+            [out for out, _ in pairs], [self.parameters[name] for name in names], [grad for _, grad in pairs], keep
+        )
+        return dict(zip(names, grads, strict=True))
+
+    def update(self, gradient: Parameters) -> None:
+        """One step of the optimizer on `gradient`; the `.grad` of the user stays as it was."""
+        mine = list(self.parameters.values())
+        held = [p for group in self.optimizer.param_groups for p in group["params"]]
+        before = [p.grad for p in held]
+        for p in held:
+            p.grad = None
+        for name, p in zip(self.parameters, mine, strict=True):
+            p.grad = gradient[name]
+        try:
+            self.optimizer.step()
+        finally:
+            for p, grad in zip(held, before, strict=True):
+                p.grad = grad
+
+    def _run(self, inputs: Any, seed: int, autocast: bool = True) -> Outputs:
+        seen: list[Tensor] = []
+        hook = (
+            self._head.register_forward_pre_hook(
+                lambda _, args, kwargs: seen.append(next(iter((*args, *kwargs.values())))), with_kwargs=True
+            )
+            if self._head is not None
+            else None
+        )
+        enabled = autocast and self.autocast is not None
+        try:
+            with (
+                seeded(parallel.own_seed(seed), self.device),
+                torch.autocast(self.device.type, self.autocast, enabled=enabled)
+                if self.autocast is not None
+                else nullcontext(),
+            ):
+                out = call(self.model, inputs)
+        finally:
+            if hook is not None:
+                hook.remove()
+        return self._outputs(out, seen)
+
+    def _outputs(self, out: Any, seen: list[Tensor]) -> Outputs:
+        if isinstance(out, Mapping):
+            out = out.get("logits")
+        out = getattr(out, "logits", out)
+        if not isinstance(out, (Tensor, tuple, list)):
+            raise TypeError(
+                f"the model returns a {type(out).__name__}, expected logits, (logits, features), or an object with "
+                "logits; wrap the model in a module that returns them"
+            )
+        if isinstance(out, (tuple, list)):
+            logits, features = out[0], out[1]
+            source = "the model returns"
+        elif seen:
+            logits, features = out, seen[-1]
+            source = f"the layer {self.head_name!r} reads"
+        else:
+            raise ValueError(
+                f"the layer {self.head_name!r} did not run in the model's forward, so there are no features; "
+                "name the last linear layer with head=, or return (logits, features)"
+                if self._head is not None
+                else "the model returned logits alone, but feature_dim= says that it returns (logits, features); "
+                "return both, or name the last linear layer with head="
+            )
+        if logits.ndim != 2 or logits.shape[1] != self.num_classes:
+            raise ValueError(
+                f"the model returns logits of shape {tuple(logits.shape)}, expected "
+                f"(n, {self.num_classes}); num_classes={self.num_classes} must be the model's number of outputs"
+            )
+        if features.shape != (len(logits), self.feature_dim):
+            raise ValueError(
+                f"{source} features of shape {tuple(features.shape)}, expected "
+                f"({len(logits)}, {self.feature_dim}): one vector a sample; pass feature_dim= or another head="
+            )
+        return Outputs(logits.to(self.dtype), features.to(self.dtype))
+
+    @contextmanager
+    def _substituted(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """Put `tensors` in the place of parameters and buffers; faster than `torch.func.functional_call`."""
+        saved = [(d, k, d[k]) for name in tensors for d, k in self._slots[name]]
+        try:
+            for name, tensor in tensors.items():
+                for members, key in self._slots[name]:
+                    members[key] = tensor
+            yield
+        finally:
+            for members, key, tensor in saved:
+                members[key] = tensor
+
+
+def find_head(
+    model: nn.Module, num_classes: int, head: str | None = None, feature_dim: int | None = None
+) -> tuple[str | None, int]:
+    """Name of the last linear layer and the width of the features it reads.
+
+    Without `head`, it is the one `nn.Linear` with `num_classes` outputs. A model that returns
+    (logits, features) needs no head: there `feature_dim` says how wide they are.
+    """
+    linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    listed = ", ".join(f"{n or 'the model'!r} ({m.in_features} to {m.out_features})" for n, m in linear.items())
+    if head is not None:
+        modules = dict(model.named_modules())
+        if head not in modules:
+            raise ValueError(f"head={head!r} is not a layer of the model; its linear layers are: {listed or 'none'}")
+        layer = modules[head]
+        outputs = getattr(layer, "out_features", num_classes)
+        if outputs != num_classes:
+            raise ValueError(
+                f"num_classes={num_classes} disagrees with the head {head!r}, which has {outputs} outputs; "
+                f"pass num_classes={outputs} or another head="
+            )
+        width = feature_dim or getattr(layer, "in_features", None)
+        if width is None:
+            raise ValueError(f"the head {head!r} does not tell how wide its input is; pass feature_dim= as well")
+        return head, int(width)
+    candidates = [name for name, m in linear.items() if m.out_features == num_classes]
+    if len(candidates) == 1:
+        return candidates[0], feature_dim or linear[candidates[0]].in_features
+    if feature_dim is not None:
+        return None, feature_dim
+    if candidates:
+        raise ValueError(
+            f"several layers could be the last linear layer: {', '.join(map(repr, candidates))} all have "
+            f"{num_classes} outputs; name the one that gives the logits, for example head={candidates[-1]!r}"
+        )
+    if linear:
+        raise ValueError(
+            f"num_classes={num_classes} disagrees with the model: no linear layer has {num_classes} outputs; "
+            f"its linear layers are: {listed}; correct num_classes, or name the last layer with head="
+        )
+    raise ValueError(
+        "the model has no nn.Linear layer, so its features can't be found; name the last layer with head= "
+        "and feature_dim=, or let the model return (logits, features) and pass feature_dim="
+    )
+
+
+def _trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+    named = dict(model.named_parameters())
+    held = {p for group in optimizer.param_groups for p in group["params"]}
+    foreign = held - set(named.values())
+    if foreign:
+        raise ValueError(
+            f"the optimizer does not hold the model's parameters: {len(foreign)} of its {len(held)} tensors "
+            "are not in the model; build it from model.parameters() after the last change to the model's layers"
+        )
+    trained = {name: p for name, p in named.items() if p in held and p.requires_grad}
+    if not trained:
+        raise ValueError(
+            "the optimizer holds no parameter of the model that requires a gradient; "
+            "unfreeze some, or build the optimizer from model.parameters()"
+        )
+    return trained
+
+
+def _slots(model: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
+    """Where each parameter and buffer hangs; a tied one hangs in several places."""
+    places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+    for module in model.modules():
+        for members in (module._parameters, module._buffers):
+            for key, tensor in members.items():
+                if tensor is not None:
+                    places.setdefault(id(tensor), []).append((members, key))
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: places[id(tensor)] for name, tensor in named}
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Run a model on a tensor, a tuple (by position) or a mapping (by keyword)."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)

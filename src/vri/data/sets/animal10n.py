@@ -1,0 +1,88 @@
+"""ANIMAL-10N: 55,000 photographs of ten animals in five pairs that people confuse, 64x64 pixels.
+
+Song et al., "SELFIE: refurbishing unclean samples for robust deep learning" (2019). The authors' archive has the
+folders ``training`` and ``testing``; a file's name begins with its label: ``4_12345.jpg``.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from vri.data.files import FileData, ImageFiles, Preparation, is_image
+from vri.data.places import DatasetMissing, FileCheck
+from vri.data.sets.lists import broken_images, shorten
+
+# In the order of the authors' page, which spells one of them "jaguer" elsewhere.
+_CLASSES = (
+    "cat",
+    "lynx",
+    "wolf",
+    "coyote",
+    "cheetah",
+    "jaguar",
+    "chimpanzee",
+    "orangutan",
+    "hamster",
+    "guinea pig",
+)
+_PARTS = {"training": "50,000", "testing": "5,000"}  # and the images each has in the published set
+_NAME = re.compile(r"([0-9])_.+")
+
+_PREPARE = Preparation(size=64, resize=64, augment="flip")
+
+
+def animal10n(root: str | Path, *, prepare: Preparation | None = None) -> FileData:
+    """Read ANIMAL-10N: noisy training images and clean test images; it has no clean part for training.
+
+    Args:
+        root: folder that holds ``training`` and ``testing``, or ``raw_image`` with both.
+        prepare: how an image becomes a tensor; by default as large as it is, half of the training images mirrored.
+    """
+    root = _folder(Path(root))
+    lost = [f"{name}/" for name in _PARTS if not (root / name).is_dir()]
+    if lost:
+        raise DatasetMissing(
+            f"animal-10n is not whole in {root}: {', '.join(lost)} not found; "
+            "fetch it from https://dm.kaist.ac.kr/datasets/animal-10n"
+        )
+    train, test = (_read(root, name, prepare or _PREPARE) for name in _PARTS)
+    return FileData("animal-10n", train, None, None, test, _CLASSES)
+
+
+def check_animal10n(root: str | Path, *, decode: bool = False) -> list[FileCheck]:
+    """Count the images of both folders; `decode` also reads every image."""
+    root = _folder(Path(root))
+    found: list[FileCheck] = []
+    for name, published in _PARTS.items():
+        path = root / name
+        if not path.is_dir():
+            found.append(FileCheck(path, "missing"))
+            continue
+        try:
+            files = _read(root, name, _PREPARE)
+        except ValueError as error:
+            found.append(FileCheck(path, "damaged", str(error)))
+            continue
+        found.append(FileCheck(path, "ok", f"{len(files):,} images; {published} were published"))
+        if decode:
+            found += broken_images(files)
+    return found
+
+
+def _folder(root: Path) -> Path:
+    inner = root / "raw_image"
+    return inner if inner.is_dir() else root
+
+
+def _read(root: Path, name: str, prepare: Preparation) -> ImageFiles:
+    images = sorted(entry.name for entry in os.scandir(root / name) if is_image(entry.name))
+    unlabelled = [image for image in images if _NAME.fullmatch(image) is None]
+    if unlabelled or not images:
+        what = f"{len(unlabelled):,} images without a label: {shorten(unlabelled)}" if images else "no images"
+        raise ValueError(
+            f"{root / name} has {what}; expected names that begin with a class from 0 to 9 and _, such as 4_12345.jpg: "
+            "fetch the archive again"
+        )
+    labels = [int(image[0]) for image in images]
+    paths = [f"{name}/{image}" for image in images]
+    return ImageFiles(root, paths, labels, prepare, training=name == "training")

@@ -1,0 +1,75 @@
+"""The numbers that the paper prints, each with its table, and a note where the paper contradicts itself."""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+
+@dataclass(frozen=True)
+class Published:
+    """One printed number.
+
+    Attributes:
+        table: the paper's own name of the table or figure.
+        dataset: data set.
+        noise: kind of noise.
+        ratio: share of noise as printed; None for labels of the real world.
+        method: name of the row.
+        detail: what the row varies, such as k=3.
+        venue: where the method was published.
+        backbone: classifier.
+        accuracy: test accuracy in %.
+        std: its standard deviation, where one is printed.
+        minutes: an epoch, where printed.
+        note: where the paper contradicts itself.
+    """
+
+    table: str
+    dataset: str
+    noise: str
+    ratio: float | None
+    method: str
+    detail: str
+    venue: str
+    backbone: str
+    accuracy: float
+    std: float | None
+    minutes: float | None
+    note: str
+
+    @property
+    def column(self) -> str:
+        """Heading: data set and noise."""
+        rate = "" if self.ratio is None else f" {100 * self.ratio:.0f} %"
+        return f"{_NAMES.get(self.dataset, self.dataset)}, {self.noise}{rate}"
+
+    @property
+    def cell(self) -> str:
+        """The number as printed, with a sign where a note belongs to it."""
+        spread = "" if self.std is None else f" ± {self.std:g}"
+        return f"{self.accuracy:g}{spread}{'*' if self.note else ''}"
+
+
+_NAMES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "cifar80n": "CIFAR-80N",
+    "clothing1m": "Clothing1M",
+    "food101n": "Food-101N",
+    "animal10n": "ANIMAL-10N",
+}
+
+
+@cache
+def published(table: str) -> tuple[Published, ...]:
+    """All numbers of a table, in its order."""
+    file = resources.files("vri.paper") / "published.csv"
+    rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+    return tuple(_read(row) for row in rows if row["table"] == table)
+
+
+def _read(row: dict[str, str]) -> Published:
+    numbers = {name: float(row[name]) if row[name] else None for name in ("ratio", "std", "minutes")}
+    texts = {name: row[name] for name in ("table", "dataset", "noise", "method", "detail", "venue", "backbone", "note")}
+    return Published(**texts, **numbers, accuracy=float(row["accuracy"]))  # type: ignore[arg-type]

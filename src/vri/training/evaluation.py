@@ -1,0 +1,138 @@
+"""How good a model is on a data set, and what it made of wrong labels."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Subset
+
+from vri.core.model import call
+from vri.data.batches import Batches, Data, Transform, length, take
+from vri.training import distributed as parallel
+
+_BATCH = 200  # the activations of more images leave a CPU's cache: with 500 the small CNN takes twice as long
+
+
+def evaluate(
+    model: nn.Module,
+    dataset: Data,
+    batch_size: int = _BATCH,
+    device: torch.device | None = None,
+    num_workers: int = 0,
+    transform: Transform | None = None,
+    divide: bool = False,
+) -> dict[str, float]:
+    """Accuracy and mean cross-entropy of `model` on a data set; the modes of its layers stay as they were.
+
+    `divide` lets each worker of a parallel training take a part of the set; all of them must call it then.
+    """
+    sums = {"count": 0.0, "right": 0.0, "loss": 0.0}
+    outputs = predict_part if divide else predict
+    for logits, labels in outputs(model, dataset, batch_size, device, num_workers, transform):
+        sums["count"] += len(labels)
+        sums["right"] += int((logits.argmax(1) == _indices(labels)).sum())
+        sums["loss"] += float(functional.cross_entropy(logits, labels, reduction="sum"))
+    if divide:
+        sums = parallel.sums(sums)
+    return {"accuracy": sums["right"] / sums["count"], "loss": sums["loss"] / sums["count"]}
+
+
+def memorisation(
+    model: nn.Module,
+    dataset: Data,
+    true_labels: Tensor,
+    batch_size: int = _BATCH,
+    device: torch.device | None = None,
+    num_workers: int = 0,
+    transform: Transform | None = None,
+    divide: bool = False,
+) -> dict[str, float | None]:
+    """Of the wrongly labelled samples, the shares predicted as their wrong and as their right label.
+
+    None where no label is wrong. `divide` is as in `evaluate`.
+    """
+    outputs = list((predict_part if divide else predict)(model, dataset, batch_size, device, num_workers, transform))
+    predicted = torch.cat([logits.argmax(1) for logits, _ in outputs])
+    noisy_labels = torch.cat([_indices(labels) for _, labels in outputs])
+    if divide:
+        predicted, noisy_labels = parallel.gather(predicted), parallel.gather(noisy_labels)
+    right = true_labels.cpu()
+    wrong = noisy_labels != right
+    if not bool(wrong.any()):
+        return {"memorised": None, "corrected": None}
+    return {
+        "memorised": float((predicted == noisy_labels)[wrong].double().mean()),
+        "corrected": float((predicted == right)[wrong].double().mean()),
+    }
+
+
+@contextmanager
+def modes_restored(model: nn.Module) -> Iterator[None]:
+    """Afterwards each layer is in training or evaluation mode as before; a frozen one stays frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def predict(
+    model: nn.Module,
+    dataset: Data,
+    batch_size: int = _BATCH,
+    device: torch.device | None = None,
+    num_workers: int = 0,
+    transform: Transform | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits (float64) and labels of all samples in order, batch by batch, on the CPU."""
+    device = next(model.parameters()).device if device is None else device
+    batches = Batches(
+        dataset,
+        batch_size,
+        seed=0,
+        shuffle=False,
+        drop_last=False,
+        num_workers=num_workers,
+        device=device,
+        transform=transform,
+    )
+    with modes_restored(model):
+        model.eval()
+        for inputs, labels, *_ in batches.epoch(0):
+            with torch.no_grad():
+                out = call(model, inputs)
+            logits = out[0] if isinstance(out, (tuple, list)) else out
+            labels = labels.cpu()
+            yield logits.cpu().double(), labels.double() if labels.is_floating_point() else labels.long()
+
+
+def predict_part(
+    model: nn.Module,
+    dataset: Data,
+    batch_size: int = _BATCH,
+    device: torch.device | None = None,
+    num_workers: int = 0,
+    transform: Transform | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """`predict` of the samples that fall to this worker: in the order of the workers, the whole set.
+
+    All run with the buffers of the first one, which are those that are saved.
+    """
+    if parallel.world() > 1:
+        parallel.copy_from_first(model.buffers())
+        part = parallel.part_of(length(dataset))
+        if not part.count:
+            return
+        rows = range(part.start, part.start + part.count)
+        nested = isinstance(dataset, Subset)
+        # of a tuple of tensors, too: `Batches` knows what is meant, and nothing is copied
+        dataset = take(dataset, torch.tensor(rows)) if nested else Subset(cast(Any, dataset), rows)
+    yield from predict(model, dataset, batch_size, device, num_workers, transform)
+
+
+def _indices(labels: Tensor) -> Tensor:
+    return labels.argmax(1) if labels.is_floating_point() else labels

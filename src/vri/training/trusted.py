@@ -1,0 +1,148 @@
+"""Where clean batches come from: a clean set, samples selected anew in every epoch (Algorithm 2), or both."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from vri.data.batches import Batches, Data, Transform, derive_seed, length, take
+from vri.methods.base import Method
+from vri.training import distributed as parallel
+from vri.training.evaluation import predict_part
+from vri.training.selection import Selected, Selection, select
+from vri.training.state import Position
+
+_META_STREAM = 1  # derives the clean batches' seed from that of the run
+
+
+class GivenClean:
+    """Batches of a clean set, in cycles, after the warm-up."""
+
+    def __init__(self, meta_set: Data, batch_size: int, seed: int, warm_up: int = 0, **options: Any) -> None:
+        self.warm_up = warm_up
+        self._batches = Batches(meta_set, batch_size, seed=derive_seed(seed, _META_STREAM), **options)
+        self._stream: Iterator[Any] | None = None
+
+    def begin_epoch(self, epoch: int, at: Position) -> str | None:
+        """Go on where the run stands; nothing to remark."""
+        if self._stream is None:
+            self._stream = self._batches.endless(at.meta_draws)
+        return None
+
+    def draw(self, at: Position) -> Any:
+        """The next clean batch."""
+        assert self._stream is not None
+        at.meta_draws += 1
+        return next(self._stream)
+
+    def scores(self, at: Position) -> dict[str, float]:
+        """Nothing about an epoch that isn't known before."""
+        return {}
+
+
+class SelectedClean:
+    """Batches of training samples with small losses, selected at the beginning of every epoch after the warm-up."""
+
+    def __init__(
+        self,
+        method: Method,
+        train_set: Data,
+        selection: Selection,
+        epochs: int,
+        batch_size: int,
+        seed: int,
+        *,
+        true_labels: torch.Tensor | None,
+        transform: Transform | None,
+        test_transform: Transform | None,
+        **where: Any,
+    ) -> None:
+        self.selection = selection.sized(length(train_set), epochs)
+        self.warm_up = self.selection.warm_up
+        self._method, self._train_set = method, train_set
+        self._true_labels = None if true_labels is None else true_labels.cpu()
+        self._batch_size, self._seed = batch_size, seed
+        self._transform, self._test_transform, self._where = transform, test_transform, where
+        self._stream: Iterator[Any] | None = None
+
+    def begin_epoch(self, epoch: int, at: Position) -> str | None:
+        """Select, unless a resumed run did so already; what the user should know of it, if anything."""
+        if epoch < self.warm_up:
+            return None
+        remark = None
+        if at.selected_in != epoch:
+            start = time.perf_counter()
+            chosen = self._select(self._method.model)
+            at.selected, at.selected_in, at.selected_draws = chosen.index, epoch, 0
+            at.selection_scores = chosen.scores | {"selection_seconds": time.perf_counter() - start}
+            remark = chosen.remark
+        assert at.selected is not None
+        batches = Batches(
+            take(self._train_set, at.selected),
+            self._batch_size,
+            seed=derive_seed(self._seed, _META_STREAM, epoch),
+            transform=self._transform,
+            **self._where,
+        )
+        self._stream = batches.endless(at.selected_draws)
+        return remark
+
+    def draw(self, at: Position) -> Any:
+        """The next batch of selected samples."""
+        assert self._stream is not None
+        at.selected_draws += 1
+        return next(self._stream)
+
+    def scores(self, at: Position) -> dict[str, float]:
+        """How good the selection of this epoch is."""
+        return dict(at.selection_scores)
+
+    def _select(self, model: nn.Module) -> Selected:
+        workers = self._where.get("num_workers", 0)
+        outputs = list(predict_part(model, self._train_set, num_workers=workers, transform=self._test_transform))
+        losses = torch.cat([functional.cross_entropy(logits, labels, reduction="none") for logits, labels in outputs])
+        labels = torch.cat([labels.argmax(1) if labels.ndim > 1 else labels for _, labels in outputs])
+        losses, labels = parallel.gather(losses), parallel.gather(labels)  # so all workers select the same
+        return select(self.selection, losses, labels, self._method.num_classes, self._true_labels)
+
+
+class JoinedClean:
+    """Clean samples, and as many selected ones beside them in every batch, after the warm-up. Beyond the paper.
+
+    Clean samples are few; the selected ones are many, and most of them are right.
+    """
+
+    def __init__(self, given: GivenClean, selected: SelectedClean) -> None:
+        self._given, self._selected = given, selected
+        self.warm_up = selected.warm_up
+
+    def begin_epoch(self, epoch: int, at: Position) -> str | None:
+        """Select, after the warm-up."""
+        self._given.begin_epoch(epoch, at)
+        return self._selected.begin_epoch(epoch, at)
+
+    def draw(self, at: Position) -> Any:
+        """The next clean batch, with selected samples behind the clean ones."""
+        given, selected = self._given.draw(at), self._selected.draw(at)
+        both = _joined(given, selected)
+        if not isinstance(given, parallel.PartOfBatch):
+            return both
+        a, b = given.part, selected.part
+        part = parallel.Part(a.start + b.start, a.count + b.count, a.total + b.total)
+        return parallel.PartOfBatch(both, part)
+
+    def scores(self, at: Position) -> dict[str, float]:
+        """How good the selection of this epoch is."""
+        return self._selected.scores(at)
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Two batches as one: tensors, or tuples or dicts of them."""
+    if isinstance(first, torch.Tensor):
+        return torch.cat([first, second])
+    if isinstance(first, Mapping):
+        return {key: _joined(value, second[key]) for key, value in first.items()}
+    return tuple(_joined(a, b) for a, b in zip(first[:2], second[:2], strict=True))
