@@ -20,8 +20,9 @@ from vri.bench import distributed as benchmark_parallel
 from vri.bench.timing import Sizes
 from vri.data.batches import Batches
 from vri.methods import METHODS, VRI, CrossEntropy, MetaMethod, Method
-from vri.training import batchnorm, train
+from vri.training import batchnorm
 from vri.training import distributed as parallel
+from vri.training.loop import train
 from vri.training.selection import Selection
 
 CLASSES, STEPS = 4, 20
