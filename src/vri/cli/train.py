@@ -1,6 +1,7 @@
 """`vri train`."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,10 @@ def _run(options: argparse.Namespace) -> int:
             return _train(options)
         except parallel.FailedElsewhere:  # the first worker says why
             return 2
+        except parallel.WorkerLost as error:
+            print(f"vri train: {error}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            os._exit(2)  # the threads of a broken process group may abort a process that ends in the usual way
         except KeyboardInterrupt:
             if parallel.first():
                 raise
