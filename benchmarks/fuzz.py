@@ -33,12 +33,12 @@ from vri.cleaning.arrays import read_arrays
 from vri.cleaning.review import read_review
 from vri.cleaning.sources import SourceOptions, open_source
 from vri.cleaning.tables import read_table
-from vri.data.archives import extract
+from vri.data.downloads import extract
 from vri.data.files import manifest
 from vri.data.image_files import read_image
+from vri.data.lists import read_lines
 from vri.data.pickles import read_pickle, read_torch, write_pickle
-from vri.data.sets.lists import read_lines
-from vri.data.sets.small import read_idx
+from vri.data.sets.fashion_mnist import read_idx
 from vri.data.split_files import load_split, save_split
 from vri.paper.experiment import read_record
 from vri.paper.settings import resolve

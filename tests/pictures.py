@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vri.data.files import FileData, ImageFiles, Preparation
+from vri.data.files import FileData
+from vri.data.image_files import ImageFiles, Preparation
 
 PLAIN = Preparation(size=8, resize=8, augment="none", mean=(0, 0, 0), std=(1, 1, 1))
 

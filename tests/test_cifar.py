@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from vri import data
+from vri.data.catalogue import CATALOGUE
 from vri.data.pickles import read_pickle, read_torch, write_pickle
-from vri.data.sets import cifar
 from vri.data.sets.cifar import CIFAR10, CIFAR100
+from vri.data.sets.cifar_n import CIFAR10N, CIFAR100N
 
-REAL_HOME = str(Path.home())
-SHARED = Path(__file__).parents[2] / "shared" / "data"
-needs_shared = pytest.mark.skipif(not (SHARED / "cifar-100-python").is_dir(), reason="no CIFAR-100 beside the project")
+REAL_HOME, REAL_DATA = str(Path.home()), os.environ.get("VRI_DATA")
+BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,15 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("VRI_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> Path | None:
+    """Where to look for the real files first: beside the project, then where `vri data get` puts them."""
+    monkeypatch.setenv("HOME", REAL_HOME)
+    if REAL_DATA:
+        monkeypatch.setenv("VRI_DATA", REAL_DATA)
+    return BESIDE if BESIDE.is_dir() else None
 
 
 def pictures(rows: int, seed: int) -> np.ndarray:
@@ -56,8 +65,8 @@ def small10(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         content[name] = hashlib.sha256(images.tobytes() + bytes(labels)).hexdigest()
     write_pickle(folder / "batches.meta", {b"label_names": [f"class {k}".encode() for k in range(10)]})
     known = replace(CIFAR10, rows=dict.fromkeys(CIFAR10.rows, 4), content=content)
-    monkeypatch.setattr(cifar, "CIFAR10", known)
-    monkeypatch.setattr(cifar, "CIFAR10N", replace(cifar.CIFAR10N, images=known))
+    monkeypatch.setitem(CATALOGUE, "cifar10", known)
+    monkeypatch.setitem(CATALOGUE, "cifar10n", replace(CIFAR10N, images=known))
     return nowhere / "root"
 
 
@@ -255,28 +264,27 @@ def test_cifar10_refuses_a_damaged_file(small10: Path, content: dict[bytes, Any]
     write_pickle(path, content)
     with pytest.raises(ValueError, match=f"^{re.escape(f'{path} {message}')}$"):
         data.load("cifar10", small10)
-    checks = cifar.check_cifar(cifar.CIFAR10, small10)
+    checks = data.check("cifar10", small10)
     assert [c.status for c in checks] == ["ok", "damaged", "ok", "ok", "ok", "ok", "ok"]
     assert checks[1].reason == message
 
 
 def test_cifar10_check_finds_one_wrong_pixel_and_missing_files(small10: Path) -> None:
     folder = small10 / CIFAR10.folder
-    assert all(check.ok for check in cifar.check_cifar(cifar.CIFAR10, small10))
+    assert all(check.ok for check in data.check("cifar10", small10))
     raw = bytearray((folder / "data_batch_3").read_bytes())
     raw[-100] ^= 1  # in the last image
     (folder / "data_batch_3").write_bytes(raw)
     (folder / "test_batch").unlink()
-    checks = cifar.check_cifar(cifar.CIFAR10, small10)
+    checks = data.check("cifar10", small10)
     assert [c.status for c in checks] == ["ok", "ok", "damaged", "ok", "ok", "missing", "ok"]
     assert re.fullmatch(r"images and labels have sha256 \w{64}; expected \w{64}", checks[2].reason)
 
 
-def test_cifar10_as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", REAL_HOME)
-    if cifar.find_cifar(CIFAR10) is None:
+def test_cifar10_as_installed(real: Path | None) -> None:
+    if CIFAR10.find(real) is None:
         pytest.skip("CIFAR-10 is not there: vri data get cifar10")
-    images = data.load("cifar10")
+    images = data.load("cifar10", real)
     assert torch.bincount(images.train_y).tolist() == [5000] * 10
     assert torch.bincount(images.test_y).tolist() == [1000] * 10
     for k in range(3):
@@ -342,16 +350,15 @@ def test_cifar10n_without_its_labels_says_what_to_do(small10: Path) -> None:
 
 
 def test_cifar10n_check(small10: Path) -> None:
-    known = cifar.CIFAR10N
     content = human10(small10)
     expected = hashlib.sha256(b"".join(array.astype(np.uint8).tobytes() for array in content.values())).hexdigest()
-    known = replace(known, content=expected)
-    assert [c.status for c in cifar.check_human(known, small10)] == ["ok"] * 8
+    known = replace(CATALOGUE["cifar10n"], content=expected)
+    assert [c.status for c in known.check(small10)] == ["ok"] * 8
     content["worse_label"][4] += 1
     human10(small10, **content)
-    assert cifar.check_human(known, small10)[-1].status == "damaged"
+    assert known.check(small10)[-1].status == "damaged"
     (small10 / known.file).unlink()
-    assert cifar.check_human(known, small10)[-1].status == "missing"
+    assert known.check(small10)[-1].status == "missing"
 
 
 # CIFAR-100
@@ -365,7 +372,7 @@ def test_part_of_cifar100(part100: Path) -> None:
     assert images.test_y.tolist() == [*range(100)]
     assert images.num_classes == 100
     assert images.open_set is None
-    assert [c.status for c in cifar.check_cifar(CIFAR100, part100)] == ["ok"] * 4
+    assert [c.status for c in data.check("cifar100", part100)] == ["ok"] * 4
 
 
 def test_cifar80n_keeps_the_open_set_in_training_only(part100: Path) -> None:
@@ -410,23 +417,25 @@ def test_part_of_cifar100_needs_its_places(part100: Path, places: Any, message: 
     path.unlink() if places is None else np.save(path, places, allow_pickle=True)
     with pytest.raises(ValueError, match=re.escape(f"{path.parent}/{message}")):
         data.load("cifar100", part100)
-    assert not all(check.ok for check in cifar.check_cifar(CIFAR100, part100))
+    assert not all(check.ok for check in data.check("cifar100", part100))
 
 
 def test_whole_cifar100_is_checked_by_the_published_md5(part100: Path) -> None:
     (part100 / CIFAR100.folder / "train_index.npy").unlink()
     known = replace(CIFAR100, rows={"train": 200, "test": 100})
-    checks = cifar.check_cifar(known, part100)
+    checks = known.check(part100)
     assert [c.status for c in checks] == ["damaged"] * 3
     found = hashlib.md5((part100 / CIFAR100.folder / "test").read_bytes()).hexdigest()
     assert checks[1].reason == f"md5 {found}; expected f0ef6b0ae62326f3e7ffdfab6717acfc"
 
 
-@needs_shared
-def test_real_part_of_cifar100() -> None:
-    images = data.load("cifar100n", SHARED)
-    assert torch.bincount(images.train_y).tolist() == [200] * 100
-    assert torch.bincount(images.test_y).tolist() == [50] * 100
+def test_real_cifar100(real: Path | None) -> None:
+    """The whole set, or the part of it beside the project."""
+    if CIFAR100N.find(real) is None:
+        pytest.skip("CIFAR-100N is not there: vri data get cifar100n")
+    images = data.load("cifar100n", real)
+    for labels in (images.train_y, images.test_y):
+        assert len(torch.bincount(labels, minlength=100).unique()) == 1
     assert images.class_names[:3] == ("apple", "aquarium_fish", "baby")
     wrong = (images.human_labels["noisy"] != images.train_y).double().mean()
     assert float(wrong) == pytest.approx(0.402, abs=0.01)  # 40.2 % of all 50,000
@@ -434,14 +443,11 @@ def test_real_part_of_cifar100() -> None:
     torch.testing.assert_close(means, torch.tensor(images.mean).double(), atol=0.01, rtol=0)
 
 
-@needs_shared
-def test_real_human_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cifar.check_labels(cifar.CIFAR10N, SHARED / "CIFAR-10_human.pt").ok
-    assert cifar.check_labels(cifar.CIFAR100N, SHARED / "CIFAR-100_human.pt").ok
-    monkeypatch.setenv("HOME", REAL_HOME)
-    if cifar.find_cifar(CIFAR10) is None:
-        pytest.skip("CIFAR-10 is not there: vri data get cifar10")
-    images = data.load("cifar10n", SHARED)  # compares the clean labels with those of the images
+def test_real_human_labels(real: Path | None) -> None:
+    if CIFAR10N.find(real) is None:
+        pytest.skip("CIFAR-10N is not there: vri data get cifar10n")
+    assert all(check.ok for check in CIFAR10N.check(real))
+    images = data.load("cifar10n", real)  # compares the clean labels with those of the images
     rates = {name: float((labels != images.train_y).double().mean()) for name, labels in images.human_labels.items()}
     # The rates its authors publish.
     published = {"aggre": 0.0903, "random1": 0.1723, "random2": 0.1812, "random3": 0.1764, "worse": 0.4021}

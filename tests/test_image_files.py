@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 
 from pictures import PLAIN, cut_off, only, picture, said, save, tensor
 from vri.data.batches import Batches, SeededItems, read_labels
-from vri.data.files import BrokenImage, ImageFiles, Preparation, image_folder
+from vri.data.files import image_folder
+from vri.data.image_files import BrokenImage, ImageFiles, Preparation
 
 # one image
 

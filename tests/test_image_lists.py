@@ -11,7 +11,8 @@ from PIL import Image
 from pictures import PLAIN, picture, said, save, summary, trained
 from vri import VRI, train
 from vri.backbones import build
-from vri.data.files import Preparation, image_folder, manifest
+from vri.data.files import image_folder, manifest
+from vri.data.image_files import Preparation
 from vri.data.places import DatasetMissing
 
 # folders of classes

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vri.cleaning.tables import nearest
-from vri.data.sets.lists import shorten
+from vri.data.lists import shorten
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from vri.cleaning.tables import Table, is_missing
-from vri.data.sets.lists import shorten
+from vri.data.lists import shorten
 
 MOST_CATEGORIES = 100  # a column with more is text, not a choice among few
 _MOST_TERMS = 50_000

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from vri import backbones
 from vri.data.files import image_folder
 from vri.data.image_files import BrokenImage, Preparation, centre, read_image
-from vri.data.sets.lists import shorten
+from vri.data.lists import shorten
 from vri.files import atomic_write
 
 THUMBNAIL = 160  # longest side, in pixels

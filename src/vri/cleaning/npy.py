@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from vri.data.sets.lists import shorten
+from vri.data.lists import shorten
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]

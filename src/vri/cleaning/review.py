@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vri.cleaning.cells import unescape
-from vri.data.sets.lists import shorten
+from vri.data.lists import shorten
 
 COLUMNS = ("id", "given_label", "suggested_label", "decision", "new_label")
 KEEP, ACCEPT, DROP, OTHER = DECISIONS = ("keep", "accept", "drop", "other")

@@ -23,7 +23,7 @@ from vri.cleaning.tables import (
     label_texts,
     read_table,
 )
-from vri.data.sets.lists import shorten
+from vri.data.lists import shorten
 
 IMAGES, TABLE, TEXT, EMBEDDINGS = "images", "table", "text", "embeddings"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vri.data.sets.lists import shorten
+from vri.data.lists import shorten
 
 TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}  # with what stands between their cells
 PARQUET_SUFFIXES = (".parquet", ".pq")

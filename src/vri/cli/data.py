@@ -32,7 +32,7 @@ def _list(options: argparse.Namespace) -> int:
     rows = [("name", "classes", "images", "found in")]
     for name, entry in CATALOGUE.items():
         where = entry.find(options.root)
-        rows.append((name, str(entry.classes), entry.description, str(where) if where else "not found"))
+        rows.append((name, str(entry.num_classes), entry.description, str(where) if where else "not found"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -77,7 +77,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _draw(options: argparse.Namespace, images: "ImageData", y: "Tensor") -> "Noise":
     from vri import noise
-    from vri.data.sets.cifar import CIFAR10N, CIFAR100N
+    from vri.data.sets.cifar_n import CIFAR10N, CIFAR100N
 
     kind, rounds = options.type, images.human_labels
     if kind in rounds:

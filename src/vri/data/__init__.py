@@ -1,14 +1,12 @@
-"""Data sets by name, and what is needed to prepare them: splits and conversion to float."""
+"""Data sets by name, and what is needed to prepare them: splits, augmentation and conversion to float."""
 
-import difflib
 from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
 
-from vri.data.catalogue import CATALOGUE, check, get
+from vri.data.augment import Augment
+from vri.data.catalogue import CATALOGUE, IN_FILES, IN_MEMORY, check, entry, get
 from vri.data.files import FileData, image_folder, manifest
 from vri.data.images import ImageData, to_float
-from vri.data.places import DatasetMissing
+from vri.data.places import DatasetMissing, Root
 from vri.data.sets.animal10n import animal10n
 from vri.data.sets.clothing1m import clothing1m
 from vri.data.sets.food101n import food101n
@@ -18,6 +16,7 @@ __all__ = [
     "CATALOGUE",
     "DATASETS",
     "FILE_DATASETS",
+    "Augment",
     "DatasetMissing",
     "FileData",
     "ImageData",
@@ -34,18 +33,12 @@ __all__ = [
     "to_float",
 ]
 
-_T = TypeVar("_T")
-
 # Those that fit into memory, and those whose images are read when they are needed.
-DATASETS: dict[str, Callable[[str | Path | None], ImageData]] = {
-    name: entry.load for name, entry in CATALOGUE.items() if entry.load is not None
-}
-FILE_DATASETS: dict[str, Callable[[str | Path | None], FileData]] = {
-    name: entry.load_files for name, entry in CATALOGUE.items() if entry.load_files is not None
-}
+DATASETS: dict[str, Callable[[Root], ImageData]] = {entry.name: entry.load for entry in IN_MEMORY}
+FILE_DATASETS: dict[str, Callable[[Root], FileData]] = {entry.name: entry.load for entry in IN_FILES}
 
 
-def load(name: str, root: str | Path | None = None) -> ImageData:
+def load(name: str, root: Root = None) -> ImageData:
     """Load a data set by its name in `DATASETS`.
 
     Args:
@@ -55,10 +48,11 @@ def load(name: str, root: str | Path | None = None) -> ImageData:
     """
     if name in FILE_DATASETS:
         raise ValueError(f"{name} is too large for memory: expected load_files({name!r}), which reads image by image")
-    return _named(DATASETS, name)(root)
+    images: ImageData = entry(name).load(root)
+    return images
 
 
-def load_files(name: str, root: str | Path | None = None) -> FileData:
+def load_files(name: str, root: Root = None) -> FileData:
     """Read the lists of a data set by its name in `FILE_DATASETS`; its images are read when they are needed.
 
     Args:
@@ -67,11 +61,5 @@ def load_files(name: str, root: str | Path | None = None) -> FileData:
     """
     if name in DATASETS:
         raise ValueError(f"{name} is read into memory: expected load({name!r})")
-    return _named(FILE_DATASETS, name)(root)
-
-
-def _named(choices: dict[str, _T], name: str) -> _T:
-    if name not in choices:
-        nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)[0]
-        raise ValueError(f"data set is {name!r}; expected one of {', '.join(choices)}: did you mean {nearest!r}?")
-    return choices[name]
+    files: FileData = entry(name).load(root)
+    return files

@@ -1,146 +1,20 @@
-"""The data sets behind `vri data`: what each is, where it is, how to get it and whether its files are whole."""
+"""The data sets by name: `vri data` lists, fetches and checks them."""
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from vri.data import fetch
-from vri.data.fetch import Say
-from vri.data.files import FileData
-from vri.data.images import ImageData
-from vri.data.places import FileCheck, check_root, default_root, folders
-from vri.data.sets import cifar, small
-from vri.data.sets.animal10n import animal10n, check_animal10n
-from vri.data.sets.clothing1m import check_clothing1m, clothing1m
-from vri.data.sets.food101n import check_food101n, food101n
+from vri.data.places import Entry, FileCheck, Root, Say, check_root, default_root
+from vri.data.sets.animal10n import ANIMAL10N
+from vri.data.sets.cifar import CIFAR10, CIFAR80N, CIFAR100
+from vri.data.sets.cifar_n import CIFAR10N, CIFAR100N
+from vri.data.sets.clothing1m import CLOTHING1M
+from vri.data.sets.digits import DIGITS
+from vri.data.sets.fashion_mnist import FASHION_MNIST
+from vri.data.sets.food101n import FOOD101N
 
-Root = str | Path | None
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One data set.
-
-    Attributes:
-        description: what it is, in a line.
-        classes: number of classes.
-        check: checks the files one by one; where a root is given, only those in it.
-        find: the place of the files, or None.
-        get: fetches the files into a folder and says where they came from; None where no program can.
-        instructions: how to get the files by hand, where `get` is None.
-        load: reads the data set into memory; None where its images stay in their files.
-        load_files: reads the lists of such a data set.
-    """
-
-    description: str
-    classes: int
-    check: Callable[[Root], list[FileCheck]]
-    find: Callable[[Root], Path | None]
-    get: Callable[[Path, Say], str] | None = None
-    instructions: str = ""
-    load: Callable[[Root], ImageData] | None = None
-    load_files: Callable[[Root], FileData] | None = None
-
-
-def _cifar(known: cifar.Cifar, description: str, load: Callable[[Root], ImageData], classes: int) -> Entry:
-    return Entry(
-        description,
-        classes,
-        check=partial(cifar.check_cifar, known),
-        find=partial(cifar.find_cifar, known),
-        get=fetch.get_cifar10 if known is cifar.CIFAR10 else fetch.get_cifar100,
-        load=load,
-    )
-
-
-def _human(known: cifar.Human, description: str, load: Callable[[Root], ImageData]) -> Entry:
-    return Entry(
-        description,
-        known.images.num_classes,
-        check=partial(cifar.check_human, known),
-        find=partial(cifar.find_human, known),
-        get=fetch.get_cifar10n if known is cifar.CIFAR10N else fetch.get_cifar100n,
-        load=load,
-    )
-
-
-def _files(
-    name: str,
-    description: str,
-    classes: int,
-    load: Callable[[Path], FileData],
-    check: Callable[[Path], list[FileCheck]],
-    marks: tuple[str, ...],
-    instructions: str,
-) -> Entry:
-    """A data set of image files that its authors hand out; `marks` are paths one of which its folder has."""
-
-    def find(root: Root, only_root: bool = False) -> Path | None:
-        candidates = folders(name, root, only_root=only_root)
-        return next((f for f in candidates if any((f / mark).exists() for mark in marks)), None)
-
-    def load_files(root: Root) -> FileData:
-        # Where it isn't found, the loader says what it misses in the first folder.
-        return load(find(root) or Path(root or default_root() / name))
-
-    def check_files(root: Root) -> list[FileCheck]:
-        return check(find(root, only_root=True) or Path(root or default_root() / name))
-
-    return Entry(description, classes, check_files, find, instructions=instructions, load_files=load_files)
-
-
-CATALOGUE: Mapping[str, Entry] = {
-    "digits": Entry(
-        "1,437 + 360 digits, 8x8 grey",
-        10,
-        check=small.check_digits,
-        find=small.find_digits,
-        instructions="it comes with scikit-learn",
-        load=small.digits,
-    ),
-    "fashion-mnist": Entry(
-        "60,000 + 10,000 clothes, 28x28 grey",
-        10,
-        check=small.check_fashion,
-        find=small.find_fashion,
-        get=fetch.get_fashion,
-        load=small.fashion_mnist,
-    ),
-    "cifar10": _cifar(cifar.CIFAR10, "50,000 + 10,000 objects, 32x32 colour", cifar.cifar10, 10),
-    "cifar100": _cifar(cifar.CIFAR100, "50,000 + 10,000 objects, 32x32 colour", cifar.cifar100, 100),
-    "cifar80n": _cifar(cifar.CIFAR100, "CIFAR-100 with its last 20 classes as open set", cifar.cifar80n, 80),
-    "cifar10n": _human(cifar.CIFAR10N, "CIFAR-10 with five rounds of human labels", cifar.cifar10n),
-    "cifar100n": _human(cifar.CIFAR100N, "CIFAR-100 with human labels", cifar.cifar100n),
-    "clothing1m": _files(
-        "clothing1m",
-        "a million clothes of online shops",
-        14,
-        clothing1m,
-        check_clothing1m,
-        ("category_names_eng.txt", "annotations/category_names_eng.txt"),
-        "ask its authors (Xiao et al. 2015) for the link and unpack images and key lists into one folder",
-    ),
-    "food101n": _files(
-        "food101n",
-        "310,009 dishes from the web",
-        101,
-        food101n,
-        check_food101n,
-        ("meta/imagelist.tsv", "Food-101N_release/meta/imagelist.tsv"),
-        "unpack the archive of https://kuanghuei.github.io/Food-101N/ and, beside it, food-101.tar.gz",
-    ),
-    "animal10n": _files(
-        "animal10n",
-        "50,000 + 5,000 animals, 64x64 colour",
-        10,
-        animal10n,
-        check_animal10n,
-        ("training", "raw_image/training"),
-        "ask for the archive at https://dm.kaist.ac.kr/datasets/animal-10n and unpack it",
-    ),
-}
+IN_MEMORY = (DIGITS, FASHION_MNIST, CIFAR10, CIFAR100, CIFAR80N, CIFAR10N, CIFAR100N)
+IN_FILES = (CLOTHING1M, FOOD101N, ANIMAL10N)  # too large for memory: images are read when they are needed
+CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in (*IN_MEMORY, *IN_FILES)}
 
 
 def entry(name: str) -> Entry:
@@ -172,9 +46,4 @@ def get(name: str, root: Root = None, say: Say = print) -> str:
         checks = found.check(root)
         if all(each.ok for each in checks):
             return f"already in {checks[-1].path.parent}"
-    if found.get is None:
-        raise ValueError(
-            f"{name} cannot be fetched by a program: {found.instructions}; put it in {target / name} "
-            f"or pass --root, then run vri data check {name}"
-        )
     return found.get(target, say)

@@ -3,15 +3,13 @@
 import csv
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vri.data.image_files import AUGMENTATIONS, BrokenImage, ImageFiles, Preparation
-from vri.data.places import DatasetMissing
-from vri.data.sets.lists import check_present, leaves_root, shorten
-
-__all__ = ["AUGMENTATIONS", "BrokenImage", "FileData", "ImageFiles", "Preparation", "image_folder", "manifest"]
+from vri.data.image_files import ImageFiles, Preparation
+from vri.data.lists import check_present, leaves_root, shorten
+from vri.data.places import DatasetMissing, Entry, FileCheck, Root, default_root, folders
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
@@ -43,6 +41,37 @@ class FileData:
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesEntry(Entry):
+    """A data set of image files that its authors hand out.
+
+    Attributes:
+        marks: paths one of which its folder has.
+        read: reads the lists in its folder.
+        look: checks the files in its folder.
+    """
+
+    marks: tuple[str, ...]
+    read: Callable[[Path], FileData]
+    look: Callable[[Path], list[FileCheck]]
+
+    def find(self, root: Root = None, only_root: bool = False) -> Path | None:
+        """The first folder with one of the marks."""
+        places = folders(self.name, root, only_root)
+        return next((f for f in places if any((f / mark).exists() for mark in self.marks)), None)
+
+    def load(self, root: Root = None) -> FileData:
+        """Read the lists; where they are not found, the reader says what it misses in the first folder."""
+        return self.read(self.find(root) or self._first(root))
+
+    def check(self, root: Root = None) -> list[FileCheck]:
+        """Check the lists, and whether the images are there."""
+        return self.look(self.find(root, only_root=True) or self._first(root))
+
+    def _first(self, root: Root) -> Path:
+        return Path(root or default_root() / self.name)
 
 
 def image_folder(
@@ -226,21 +255,23 @@ def _read_row(where: str, line: int, cells: dict[str, str | None], root: Path) -
             f"{where} has another number of cells than the header; expected as many: put cells with commas in quotes"
         )
     values = {name: (cell or "").strip() for name, cell in cells.items()}
-    for name in ("path", "label"):
-        if not values[name]:
-            raise ValueError(f"{where}: {name} is empty; fill it in or remove the row")
-    if "\0" in values["path"]:
-        raise ValueError(f"{where}: path {values['path']!r} has a NUL in it, which no file has; correct it")
-    trusted, split = values.get("trusted", "no").lower(), values.get("split", "train").lower()
-    if trusted not in _TRUSTED:
-        raise ValueError(f"{where}: trusted is {values['trusted']!r}; expected one of {', '.join(_TRUSTED)}")
-    if split not in _SPLITS:
-        raise ValueError(f"{where}: split is {values['split']!r}; expected one of {', '.join(_SPLITS)}")
+    path, trusted, split = values["path"], values.get("trusted", "no"), values.get("split", "train")
+    problem = None
+    if empty := [name for name in ("path", "label") if not values[name]]:
+        problem = f"{empty[0]} is empty; fill it in or remove the row"
+    elif "\0" in path:
+        problem = f"path {path!r} has a NUL in it, which no file has; correct it"
+    elif trusted.lower() not in _TRUSTED:
+        problem = f"trusted is {trusted!r}; expected one of {', '.join(_TRUSTED)}"
+    elif split.lower() not in _SPLITS:
+        problem = f"split is {split!r}; expected one of {', '.join(_SPLITS)}"
     # Lexically: what links inside the root point to is its owner's affair.
-    path = os.path.relpath(os.path.join(root, values["path"]), root)
-    if leaves_root(path):
-        raise ValueError(f"{where}: path {values['path']!r} leaves the root {root}; expected a file under it")
-    return _Row(line, path, values["label"], "clean" if split == "train" and _TRUSTED[trusted] else split)
+    elif leaves_root(inside := os.path.relpath(os.path.join(root, path), root)):
+        problem = f"path {path!r} leaves the root {root}; expected a file under it"
+    else:
+        part = "clean" if split.lower() == "train" and _TRUSTED[trusted.lower()] else split.lower()
+        return _Row(line, inside, values["label"], part)
+    raise ValueError(f"{where}: {problem}")
 
 
 def _label_order(labels: set[str]) -> tuple[str, ...]:
@@ -259,11 +290,10 @@ def _check_parts(csv_path: Path, parts: dict[str, list[_Row]], has_trusted: bool
     if not parts["train"]:
         raise ValueError(f"{csv_path} leaves no row to train on; expected some with split train that are not trusted")
     seen: dict[str, _Row] = {}
-    for rows in parts.values():
-        for row in rows:
-            other = seen.setdefault(row.path, row)
-            if other.part != row.part:  # a leak from one part into another
-                raise ValueError(
-                    f"{csv_path}: {row.path} is in line {other.line} ({other.part}) and line {row.line} ({row.part}); "
-                    "expected an image in one part only: remove one of the rows"
-                )
+    for row in (row for rows in parts.values() for row in rows):
+        other = seen.setdefault(row.path, row)
+        if other.part != row.part:  # a leak from one part into another
+            raise ValueError(
+                f"{csv_path}: {row.path} is in line {other.line} ({other.part}) and line {row.line} ({row.part}); "
+                "expected an image in one part only: remove one of the rows"
+            )

@@ -1,9 +1,13 @@
-"""Where the files of data sets are looked for, and what a look at them found."""
+"""What is known of a data set's files: where they are looked for, and what a look found."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+Root = str | Path | None
+Say = Callable[[str], None]  # takes a line about what is being done
 
 
 class DatasetMissing(FileNotFoundError):
@@ -30,13 +34,116 @@ class FileCheck:
         return self.status == "ok"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A data set, as `vri data` knows it.
+
+    Attributes:
+        name: name of the data set.
+        description: what it is, in a line.
+        num_classes: number of classes.
+        instructions: how to get the files by hand, where no program can.
+    """
+
+    name: str
+    description: str
+    num_classes: int
+    instructions: str = ""
+
+    def find(self, root: Root = None) -> Path | None:
+        """The place of the files, or None."""
+        raise NotImplementedError
+
+    def check(self, root: Root = None) -> list[FileCheck]:
+        """Check the files one by one; where `root` is given, only those in it."""
+        raise NotImplementedError
+
+    def load(self, root: Root = None) -> Any:
+        """The data set: an `ImageData`, or a `FileData` where the images stay in their files."""
+        raise NotImplementedError
+
+    def get(self, root: Path, say: Say) -> str:
+        """Fetch the files into a folder; returns where they came from."""
+        raise ValueError(
+            f"{self.name} cannot be fetched by a program: {self.instructions}; put it in {root / self.name} "
+            f"or pass --root, then run vri data check {self.name}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderEntry(Entry):
+    """A data set whose files lie together in one folder.
+
+    Attributes:
+        folder: name of the folder they come in.
+    """
+
+    folder: str
+
+    @property
+    def files(self) -> list[str]:
+        """All files of the folder."""
+        raise NotImplementedError
+
+    def how_to_get(self, root: Root) -> str:
+        """What to do where the files are not found."""
+        return f"run vri data get {self.name}{f' --root {root}' if root else ''}, or put the files there"
+
+    def candidates(self, root: Root = None, only_root: bool = False) -> list[Path]:
+        """Folders to look in, first come first served."""
+        places = folders(self.name, root, only_root)
+        return list(dict.fromkeys(f for base in places for f in (base / self.folder, base)))
+
+    def find(self, root: Root = None) -> Path | None:
+        """The first folder that has all the files."""
+        return self._whole(self.candidates(root))
+
+    def find_or_raise(self, root: Root = None) -> Path:
+        """The first folder that has all the files; where there is none, an error that says what is lacking."""
+        places = self.candidates(root)
+        if folder := self._whole(places):
+            return folder
+        message = f"{self.name} not found; expected {', '.join(self.files)} together in one of "
+        message += f"{', '.join(map(str, places))}: {self.how_to_get(root)}"
+        if part := self._closest(places):
+            missing = [name for name in self.files if not (part / name).is_file()]
+            message += f" ({part} has some, but lacks {', '.join(missing)})"
+        elif deeper := self._whole([f for place in places for child in _children(place) for f in _children(child)]):
+            message += f" (they are in {deeper}: pass this as root)"
+        raise DatasetMissing(message)
+
+    def check(self, root: Root = None, only_root: bool = True) -> list[FileCheck]:
+        """Check the files one by one; where `root` is given, by default only those in it."""
+        folder = self._closest(self.candidates(root, only_root))
+        return self.check_folder(folder or Path(root or default_root()) / self.folder)
+
+    def check_folder(self, folder: Path) -> list[FileCheck]:
+        """Check the files in this folder one by one."""
+        return [examine(folder / name, self.look) for name in self.files]
+
+    def look(self, path: Path) -> str:
+        """Read a file; raises an error that says what is wrong with it."""
+        raise NotImplementedError
+
+    def _count(self, folder: Path) -> int:
+        return sum((folder / name).is_file() for name in self.files)
+
+    def _whole(self, places: Sequence[Path]) -> Path | None:
+        return next((f for f in places if self._count(f) == len(self.files)), None)
+
+    def _closest(self, places: Sequence[Path]) -> Path | None:
+        """The first folder with most of the files, None where none has any."""
+        found = max(places, key=self._count, default=None)
+        return found if found and self._count(found) else None
+
+
 def default_root() -> Path:
     """The folder data sets are put in: $VRI_DATA, else ~/.cache/vri."""
     chosen = os.environ.get("VRI_DATA")
     return Path(chosen) if chosen else Path.home() / ".cache" / "vri"
 
 
-def folders(name: str, root: str | Path | None = None, *, only_root: bool = False) -> list[Path]:
+def folders(name: str, root: Root = None, only_root: bool = False) -> list[Path]:
     """Folders to look in for a data set, first come first served.
 
     These are `root`, $VRI_DATA and ~/.cache/vri, each followed by its subfolder with the name of the data set;
@@ -64,44 +171,14 @@ def check_root(root: str | Path, name: str) -> Path:
     )
 
 
-def find(files: Iterable[str], candidates: Iterable[Path]) -> Path | None:
-    """The first folder that has all the files."""
-    names = list(files)
-    return next((folder for folder in candidates if all((folder / name).is_file() for name in names)), None)
-
-
-def find_or_raise(name: str, files: Sequence[str], candidates: Sequence[Path], fix: str) -> Path:
-    """The first folder that has all the files; where there is none, an error that says what is lacking."""
-    folder = find(files, candidates)
-    if folder is not None:
-        return folder
-    message = (
-        f"{name} not found; expected {', '.join(files)} together in one of {', '.join(map(str, candidates))}: {fix}"
-    )
-    part = closest(files, candidates)
-    if part is not None:
-        missing = [name for name in files if not (part / name).is_file()]
-        message += f" ({part} has some, but lacks {', '.join(missing)})"
-    elif deeper := find(files, [f for base in candidates for child in _children(base) for f in _children(child)]):
-        message += f" (they are in {deeper}: pass this as root)"
-    raise DatasetMissing(message)
-
-
-def closest(files: Sequence[str], candidates: Sequence[Path]) -> Path | None:
-    """The first folder with all the files, else the one with most of them, else None."""
-    counts = [sum((folder / name).is_file() for name in files) for folder in candidates]
-    return candidates[counts.index(max(counts))] if max(counts, default=0) else None
-
-
-def examine(path: Path, problem: Callable[[Path], str | None]) -> FileCheck:
-    """Check one file: `problem` says what is wrong with it, or raises."""
-    if not path.is_file():
+def examine(path: Path, look: Callable[[Path], str]) -> FileCheck:
+    """Check one file: `look` says what there is to say of it, or raises."""
+    if not path.exists():
         return FileCheck(path, "missing")
     try:
-        reason = problem(path)
+        return FileCheck(path, "ok", look(path))
     except (ValueError, OSError) as error:
-        reason = str(error).removeprefix(f"{path}").lstrip(": ")
-    return FileCheck(path, "damaged", reason) if reason else FileCheck(path, "ok")
+        return FileCheck(path, "damaged", str(error).removeprefix(f"{path}").lstrip(":, "))
 
 
 def _children(folder: Path) -> list[Path]:

@@ -44,8 +44,7 @@ def why_not(experiment: Experiment, names: Sequence[str]) -> str:
     """What to do about data that is lacking."""
     hints = []
     for name in names:
-        entry = CATALOGUE[name]
-        hints.append(f"{name} (vri data get {name})" if entry.get else f"{name} ({entry.instructions})")
+        hints.append(f"{name} ({CATALOGUE[name].instructions or f'vri data get {name}'})")
     return f"{experiment.name} needs {', '.join(hints)}; where the files lie elsewhere, give --root"
 
 

@@ -8,23 +8,13 @@ import os
 import re
 from pathlib import Path
 
-from vri.data.files import FileData, ImageFiles, Preparation, is_image
-from vri.data.places import DatasetMissing, FileCheck
-from vri.data.sets.lists import broken_images, shorten
+from vri.data.files import FileData, FilesEntry, is_image
+from vri.data.image_files import ImageFiles, Preparation
+from vri.data.lists import shorten
+from vri.data.places import DatasetMissing, FileCheck, examine
 
 # In the order of the authors' page, which spells one of them "jaguer" elsewhere.
-_CLASSES = (
-    "cat",
-    "lynx",
-    "wolf",
-    "coyote",
-    "cheetah",
-    "jaguar",
-    "chimpanzee",
-    "orangutan",
-    "hamster",
-    "guinea pig",
-)
+_CLASSES = ("cat", "lynx", "wolf", "coyote", "cheetah", "jaguar", "chimpanzee", "orangutan", "hamster", "guinea pig")
 _PARTS = {"training": "50,000", "testing": "5,000"}  # and the images each has in the published set
 _NAME = re.compile(r"([0-9])_.+")
 
@@ -49,24 +39,25 @@ def animal10n(root: str | Path, *, prepare: Preparation | None = None) -> FileDa
     return FileData("animal-10n", train, None, None, test, _CLASSES)
 
 
-def check_animal10n(root: str | Path, *, decode: bool = False) -> list[FileCheck]:
-    """Count the images of both folders; `decode` also reads every image."""
+def check_animal10n(root: str | Path) -> list[FileCheck]:
+    """Count the images of both folders."""
     root = _folder(Path(root))
-    found: list[FileCheck] = []
-    for name, published in _PARTS.items():
-        path = root / name
-        if not path.is_dir():
-            found.append(FileCheck(path, "missing"))
-            continue
-        try:
-            files = _read(root, name, _PREPARE)
-        except ValueError as error:
-            found.append(FileCheck(path, "damaged", str(error)))
-            continue
-        found.append(FileCheck(path, "ok", f"{len(files):,} images; {published} were published"))
-        if decode:
-            found += broken_images(files)
-    return found
+
+    def look(path: Path) -> str:
+        return f"{len(_read(root, path.name, _PREPARE)):,} images; {_PARTS[path.name]} were published"
+
+    return [examine(root / name, look) for name in _PARTS]
+
+
+ANIMAL10N = FilesEntry(
+    name="animal10n",
+    description="50,000 + 5,000 animals, 64x64 colour",
+    num_classes=len(_CLASSES),
+    instructions="ask for the archive at https://dm.kaist.ac.kr/datasets/animal-10n and unpack it",
+    marks=("training", "raw_image/training"),
+    read=animal10n,
+    look=check_animal10n,
+)
 
 
 def _folder(root: Path) -> Path:

@@ -6,9 +6,10 @@ request; ``images/`` and eight text files lie in one folder (some copies have th
 
 from pathlib import Path
 
-from vri.data.files import FileData, ImageFiles, Preparation
-from vri.data.places import DatasetMissing, FileCheck
-from vri.data.sets.lists import check_images, check_present, leaves_root, read_lines, shorten
+from vri.data.files import FileData, FilesEntry
+from vri.data.image_files import ImageFiles, Preparation
+from vri.data.lists import check_images, check_present, leaves_root, read_lines, shorten
+from vri.data.places import DatasetMissing, FileCheck, examine
 
 _NAMES = "category_names_eng.txt"
 _LISTS = {  # key list -> the labels it goes with, and the images it has in the published set
@@ -71,31 +72,32 @@ def clothing1m(
     return FileData("clothing1m", files("train"), files("clean"), validation, files("test"), class_names)
 
 
-def check_clothing1m(root: str | Path, *, decode: bool = False) -> list[FileCheck]:
-    """Look at each list and count the images that are not there; `decode` also reads every image."""
+def check_clothing1m(root: str | Path) -> list[FileCheck]:
+    """Look at each list and count the images that are not there."""
     root = Path(root)
-    lists = _lists_folder(root)
-    found: list[FileCheck] = []
     keys: dict[str, None] = {}  # in order, each once
-    for name in _FILES:
-        path = lists / name
-        if not path.is_file():
-            found.append(FileCheck(path, "missing"))
-            continue
-        try:
-            if name == _NAMES:
-                detail = f"{len(_read_names(path))} classes"
-            elif name in _LISTS:
-                listed = _read_keys(path)
-                keys |= dict.fromkeys(listed)
-                detail = f"{len(listed):,} images; {_LISTS[name][1]:,} were published"
-            else:
-                detail = f"{len(_read_labels(path)):,} labels"
-        except ValueError as error:
-            found.append(FileCheck(path, "damaged", str(error)))
-        else:
-            found.append(FileCheck(path, "ok", detail))
-    return found + check_images(root, list(keys), decode)
+
+    def look(path: Path) -> str:
+        if path.name == _NAMES:
+            return f"{len(_read_names(path))} classes"
+        if path.name not in _LISTS:
+            return f"{len(_read_labels(path)):,} labels"
+        listed = _read_keys(path)
+        keys.update(dict.fromkeys(listed))
+        return f"{len(listed):,} images; {_LISTS[path.name][1]:,} were published"
+
+    return [*(examine(_lists_folder(root) / name, look) for name in _FILES), check_images(root, keys)]
+
+
+CLOTHING1M = FilesEntry(
+    name="clothing1m",
+    description="a million clothes of online shops",
+    num_classes=_CLASSES,
+    instructions="ask its authors (Xiao et al. 2015) for the link and unpack images and key lists into one folder",
+    marks=(_NAMES, f"annotations/{_NAMES}"),
+    read=clothing1m,
+    look=check_clothing1m,
+)
 
 
 def _lists_folder(root: Path) -> Path:

@@ -8,9 +8,10 @@ person found the class right. The test images are those of Food-101 (Bossard et 
 import json
 from pathlib import Path
 
-from vri.data.files import FileData, ImageFiles, Preparation
-from vri.data.places import DatasetMissing, FileCheck
-from vri.data.sets.lists import check_images, check_present, leaves_root, read_lines
+from vri.data.files import FileData, FilesEntry
+from vri.data.image_files import ImageFiles, Preparation
+from vri.data.lists import check_images, check_present, leaves_root, read_lines
+from vri.data.places import DatasetMissing, FileCheck, examine
 
 _CLASSES_FILE = "meta/classes.txt"
 _TABLES = {  # and the images each has in the published set
@@ -77,44 +78,44 @@ def food101n(
     return FileData("food-101n", train_files, clean_files, None, files(food101, test, training=False), class_names)
 
 
-def check_food101n(
-    root: str | Path, *, food101_root: str | Path | None = None, decode: bool = False
-) -> list[FileCheck]:
-    """Look at each list and count the images that are not there; `decode` also reads every image."""
+def check_food101n(root: str | Path, *, food101_root: str | Path | None = None) -> list[FileCheck]:
+    """Look at each list and count the images that are not there."""
     root = _release(Path(root))
-    found: list[FileCheck] = []
-    class_names: tuple[str, ...] = ()
+    food101 = _find_food101(root, food101_root) or root.parent / "food-101"
+    class_names: tuple[str, ...] | None = None
     keys: dict[str, None] = {}  # in order, each once
-    for name in (_CLASSES_FILE, *_TABLES):
-        path = root / name
-        if not path.is_file():
-            found.append(FileCheck(path, "missing"))
-            continue
-        try:
-            if name == _CLASSES_FILE:
-                class_names = _read_classes(path)
-                detail = f"{len(class_names)} classes; 101 were published"
-            else:
-                rows = _read_table(path, class_names or None, name != _ALL)
-                keys |= dict.fromkeys(f"images/{key}" for key in rows)
-                right = f", {sum(rows.values()):,} of them right" if name != _ALL else ""
-                detail = f"{len(rows):,} images{right}; {_TABLES[name]} were published"
-        except ValueError as error:
-            found.append(FileCheck(path, "damaged", str(error)))
-        else:
-            found.append(FileCheck(path, "ok", detail))
-    found += check_images(root, list(keys), decode)
 
-    food101 = _find_food101(root, food101_root)
-    if food101 is None:
-        return [*found, FileCheck(root.parent / "food-101" / _TEST_LISTS[0], "missing")]
-    path = next(food101 / name for name in _TEST_LISTS if (food101 / name).is_file())
-    try:
-        test = _read_test(food101, class_names or None)
-    except ValueError as error:
-        return [*found, FileCheck(path, "damaged", str(error))]
-    found.append(FileCheck(path, "ok", f"{len(test):,} images; 25,250 were published"))
-    return found + check_images(food101, [f"images/{key}" for key in test], decode)
+    def look(path: Path) -> str:
+        nonlocal class_names
+        name = f"meta/{path.name}"
+        if name == _CLASSES_FILE:
+            class_names = _read_classes(path)
+            return f"{len(class_names)} classes; 101 were published"
+        rows = _read_table(path, class_names, name != _ALL)
+        keys.update(dict.fromkeys(f"images/{key}" for key in rows))
+        right = f", {sum(rows.values()):,} of them right" if name != _ALL else ""
+        return f"{len(rows):,} images{right}; {_TABLES[name]} were published"
+
+    def look_at_test(path: Path) -> str:
+        test.extend(f"images/{key}" for key in _read_test(food101, class_names))
+        return f"{len(test):,} images; 25,250 were published"
+
+    found = [examine(root / name, look) for name in (_CLASSES_FILE, *_TABLES)]
+    found.append(check_images(root, keys))
+    test: list[str] = []
+    found.append(examine(_test_list(food101), look_at_test))
+    return [*found, check_images(food101, test)] if found[-1].ok else found
+
+
+FOOD101N = FilesEntry(
+    name="food101n",
+    description="310,009 dishes from the web",
+    num_classes=101,
+    instructions="unpack the archive of https://kuanghuei.github.io/Food-101N/ and, beside it, food-101.tar.gz",
+    marks=(_ALL, f"Food-101N_release/{_ALL}"),
+    read=food101n,
+    look=check_food101n,
+)
 
 
 def _release(root: Path) -> Path:
@@ -126,6 +127,11 @@ def _find_food101(root: Path, given: str | Path | None) -> Path | None:
     bases = [root, root.parent] if given is None else [Path(given)]
     places = [base / "food-101" for base in bases] + ([] if given is None else bases)
     return next((place for place in places if any((place / name).is_file() for name in _TEST_LISTS)), None)
+
+
+def _test_list(food101: Path) -> Path:
+    text, table = (food101 / name for name in _TEST_LISTS)
+    return table if table.is_file() and not text.is_file() else text
 
 
 def _read_classes(path: Path) -> tuple[str, ...]:
@@ -159,7 +165,7 @@ def _read_table(path: Path, class_names: tuple[str, ...] | None, verified: bool)
 
 def _read_test(food101: Path, class_names: tuple[str, ...] | None) -> list[str]:
     """Keys CLASS/FILE.jpg of Food-101's test images, from its text or JSON list."""
-    path = next(food101 / name for name in _TEST_LISTS if (food101 / name).is_file())
+    path = _test_list(food101)
     if path.suffix == ".json":
         try:
             by_class = json.loads(path.read_text(encoding="utf-8"))

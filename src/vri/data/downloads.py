@@ -1,11 +1,12 @@
 """Download with resume and checksum, unpack without leaving the target, and put a finished data set in its place."""
 
 import errno
+import gzip
 import hashlib
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tqdm import tqdm
+
+from vri.data.places import FileCheck
 
 _CHUNK = 1 << 16
 _TIMEOUT = 10.0  # seconds; short, so that a closed network is noticed
@@ -51,6 +54,15 @@ def file_md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
+def check_unpacked(path: Path, expected: str) -> str:
+    """Stop when what a gzip file unpacks to has another sha256."""
+    with gzip.open(path) as file:
+        found = hashlib.sha256(file.read()).hexdigest()
+    if found != expected:
+        raise ValueError(f"sha256 {found} once unpacked; expected {expected}")
+    return ""
+
+
 def extract(archive: Path, folder: Path) -> None:
     """Unpack a tar file into `folder`; a member that would leave it, or is no file or folder, is refused.
 
@@ -61,17 +73,8 @@ def extract(archive: Path, folder: Path) -> None:
             members = tar.getmembers()
             for member in members:
                 _check_member(archive, member)
-            for member in members:
-                target = folder / member.name
-                if member.isdir():
-                    target.mkdir(parents=True, exist_ok=True)
-                    continue
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source = tar.extractfile(member)
-                assert source is not None  # a regular file has content
-                with source, open(target, "wb") as file:
-                    shutil.copyfileobj(source, file)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+            tar.extractall(folder, members, filter="data")
+    except (tarfile.TarError, EOFError, OverflowError, zlib.error) as error:
         first_line = str(error).partition("\n")[0]
         raise ValueError(
             f"{archive} cannot be unpacked ({first_line}); expected a whole tar file: "
@@ -107,6 +110,14 @@ def workspace(root: Path, name: str) -> Iterator[tuple[Path, Path]]:
                 folder.rmdir()
 
 
+def demand(checks: Iterable[FileCheck], source: str) -> None:
+    """Stop when a file that was just fetched is not as it should be."""
+    for check in checks:
+        if not check.ok:
+            reason = f" ({check.reason})" if check.reason else ""
+            raise DownloadError(f"{check.path.name} from {source} is {check.status}{reason}")
+
+
 def install(new: Path, target: Path) -> None:
     """Move a finished folder or file to its place; of a folder that is there, files of the same name are replaced."""
     if new.is_dir() and target.is_dir():
@@ -118,25 +129,21 @@ def install(new: Path, target: Path) -> None:
 
 
 def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
-    name = PurePosixPath(member.name)
+    name, problem = PurePosixPath(member.name), None
     if name.is_absolute() or ".." in name.parts or "\\" in member.name or ":" in member.name:
+        problem = "which leaves the folder; expected names inside it"
+    elif not member.isfile() and not member.isdir():
+        problem = "a link or device; expected files and folders"
+    if problem:
         raise ValueError(
-            f"{archive} has the member {member.name!r}, which leaves the folder; expected names inside it: "
-            "refused, fetch the archive from its authors"
-        )
-    if not member.isfile() and not member.isdir():
-        raise ValueError(
-            f"{archive} has the member {member.name!r}, a link or device; expected files and folders: "
-            "refused, fetch the archive from its authors"
+            f"{archive} has the member {member.name!r}, {problem}: refused, fetch the archive from its authors"
         )
 
 
 def _fetch(url: str, part: Path, timeout: float) -> None:
     """Bring the file `part` to the full length of `url`."""
     have = part.stat().st_size if part.exists() else 0
-    request = Request(url, headers={"User-Agent": "vri"})
-    if have:
-        request.add_header("Range", f"bytes={have}-")
+    request = Request(url, headers={"User-Agent": "vri", **({"Range": f"bytes={have}-"} if have else {})})
     try:
         response = urlopen(request, timeout=timeout)
     except HTTPError as error:
@@ -154,17 +161,10 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
             have = 0  # the server sends all of it
         length = response.headers.get("Content-Length")
         total = have + int(length) if length else None
-        with (
-            open(part, "ab" if have else "wb") as file,
-            tqdm(
-                total=total,
-                initial=have,
-                desc=url.rpartition("/")[2],
-                unit="B",
-                unit_scale=True,
-                disable=None,
-            ) as bar,
-        ):
+        bar = tqdm(
+            total=total, initial=have, desc=url.rpartition("/")[2], unit="B", unit_scale=True, disable=None
+        )  # only on a terminal
+        with open(part, "ab" if have else "wb") as file, bar:
             for chunk in _chunks(url, response):
                 file.write(chunk)
                 bar.update(len(chunk))
@@ -175,11 +175,8 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
 
 def _chunks(url: str, response: HTTPResponse) -> Iterator[bytes]:
     """Read to the end; unlike an error of the disk, one of the network becomes a `DownloadError`."""
-    while True:
-        try:
-            chunk = response.read(_CHUNK)
-        except (OSError, HTTPException) as error:
-            raise DownloadError(f"{url} broke off ({error}); run the same command again to go on") from error
-        if not chunk:
-            return
-        yield chunk
+    try:
+        while chunk := response.read(_CHUNK):
+            yield chunk
+    except (OSError, HTTPException) as error:
+        raise DownloadError(f"{url} broke off ({error}); run the same command again to go on") from error

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from vri.data.image_files import ImageFiles
 from vri.data.places import DatasetMissing, FileCheck
 
 _SHOWN = 5  # files named in an error
@@ -39,25 +38,14 @@ def check_present(root: Path, paths: Iterable[str], named_by: str) -> None:
         )
 
 
-def check_images(root: Path, paths: list[str], decode: bool) -> list[FileCheck]:
-    """One entry for all images that lists name, and with `decode` one for each that can't be read."""
-    if not paths:
-        return [FileCheck(root / "images", "missing", "no list names images")]
-    lost = missing_files(root, paths)
-    if lost:
-        found = [FileCheck(root / "images", "missing", f"{len(lost):,} of {len(paths):,} images: {shorten(lost)}")]
-    else:
-        found = [FileCheck(root / "images", "ok", f"{len(paths):,} images")]
-    gone = set(lost)
-    there = [path for path in paths if path not in gone]
-    if decode and there:
-        found += broken_images(ImageFiles(root, there, [0] * len(there)))
-    return found
-
-
-def broken_images(files: ImageFiles) -> list[FileCheck]:
-    """Read every image; an entry for each that can't be read."""
-    return [FileCheck(files.root / path, "damaged", reason) for path, reason in files.scan()]
+def check_images(root: Path, paths: Iterable[str]) -> FileCheck:
+    """One entry for all images that lists name."""
+    named = list(paths)
+    if not named:
+        return FileCheck(root / "images", "missing", "no list names images")
+    if lost := missing_files(root, named):
+        return FileCheck(root / "images", "missing", f"{len(lost):,} of {len(named):,} images: {shorten(lost)}")
+    return FileCheck(root / "images", "ok", f"{len(named):,} images")
 
 
 def missing_files(root: Path, paths: Iterable[str]) -> list[str]:
