@@ -17,9 +17,10 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 def chromium() -> Iterator[Any]:
     """A browser of Playwright's, run on the Chromium of this machine; skips the test where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install vri[dev]")
-    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    chosen = os.environ.get("CHROMIUM")
+    program = next(filter(None, map(shutil.which, [chosen] if chosen else NAMES)), None)
     if program is None:
-        pytest.skip("needs Chromium (apt-get install chromium, or its path in the variable CHROMIUM)")
+        pytest.skip("Chromium is not there: apt-get install chromium, or give its path in the variable CHROMIUM")
     with playwright.sync_playwright() as driver:
         # Root, as in most containers, has no sandbox; the pages opened are our own.
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])

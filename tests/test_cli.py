@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,6 @@ import torch
 from vri import METHODS
 from vri.cli import demo_run as demo
 from vri.cli import main
-from vri.data.catalogue import CATALOGUE
-from vri.data.sets.fashion_mnist import FASHION_MNIST
 
 ROWS = (*demo.COMPARED, demo.SKYLINE)
 
@@ -118,7 +115,7 @@ def test_demo_refuses_an_output_that_is_a_file(tmp_path: Path, capsys: pytest.Ca
 def test_demo_without_the_data_says_how_to_get_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(CATALOGUE, "fashion-mnist", replace(FASHION_MNIST, system=tmp_path))
+    monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("VRI_DATA", raising=False)
     assert main(["demo", "--dataset", "fashion-mnist", "--out", str(tmp_path / "out")]) == 2

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import re
 import struct
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped, unused-
 from torch import Tensor
 
 from vri import data
-from vri.data.catalogue import CATALOGUE
 from vri.data.sets.fashion_mnist import FASHION_MNIST, read_idx
 
 
@@ -263,7 +261,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without Fashion-MNIST: home and the system's folder are empty, VRI_DATA is not set."""
     monkeypatch.delenv("VRI_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setitem(CATALOGUE, "fashion-mnist", replace(FASHION_MNIST, system=tmp_path / "system"))
+    monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path / "system"))
     return tmp_path
 
 
@@ -271,7 +269,7 @@ def test_fashion_mnist_folders_in_their_order(nowhere: Path, monkeypatch: pytest
     def shade(root: Path | None = None) -> int:
         return int(data.load("fashion-mnist", root).train_x[0, 0, 0, 0])
 
-    write_fashion(nowhere / "system", 1)
+    write_fashion(nowhere / "system/datasets/fashion-mnist", 1)
     assert shade() == 1
     write_fashion(nowhere / "home" / ".cache" / "vri" / "fashion-mnist", 2)
     assert shade() == 2
@@ -316,7 +314,8 @@ def test_fashion_mnist_missing_says_what_to_do(nowhere: Path, monkeypatch: pytes
         "fashion-mnist not found; expected train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
         "t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz together in one of "
         f"{root}, {root}/fashion-mnist, /nowhere/env, /nowhere/env/fashion-mnist, "
-        f"{nowhere}/home/.cache/vri, {nowhere}/home/.cache/vri/fashion-mnist, {nowhere}/system: "
+        f"{nowhere}/home/.cache/vri, {nowhere}/home/.cache/vri/fashion-mnist, "
+        f"{nowhere}/system/datasets/fashion-mnist: "
         "run vri data get fashion-mnist, apt-get install dataset-fashion-mnist, or put the files there"
     )
     with pytest.raises(data.DatasetMissing, match=f"^{re.escape(message)}$") as caught:
@@ -333,7 +332,8 @@ def test_fashion_mnist_in_part_says_what_is_missing(nowhere: Path) -> None:
 
 
 def test_root_that_does_not_exist(nowhere: Path) -> None:
-    write_fashion(nowhere / "system", 1)  # found without root: a mistyped one is a mistake all the same
+    # found without root: a mistyped one is a mistake all the same
+    write_fashion(nowhere / "system/datasets/fashion-mnist", 1)
     message = (
         "root is /nowhere/root, which does not exist; expected the folder that holds the files of fashion-mnist: "
         f"correct it, or leave it out to look in {nowhere}/home/.cache/vri"

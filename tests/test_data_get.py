@@ -98,8 +98,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("VRI_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    fashion = replace(FASHION_MNIST, system=tmp_path / "system")
-    monkeypatch.setitem(catalogue.CATALOGUE, "fashion-mnist", fashion)
+    monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path / "system"))
     return tmp_path
 
 

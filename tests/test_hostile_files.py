@@ -35,7 +35,7 @@ from vri.data.files import manifest
 from vri.data.image_files import BrokenImage, ImageFiles, Preparation, read_image
 from vri.data.pickles import read_pickle, read_torch
 from vri.data.sets.fashion_mnist import read_idx
-from vri.data.split_files import load_split
+from vri.data.splits import load_split
 from vri.training.checkpoints import load_checkpoint
 
 ROOT = Path(__file__).parents[1]

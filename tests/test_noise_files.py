@@ -17,7 +17,7 @@ from torch import Tensor
 from vri import data, noise
 from vri.cli import main
 from vri.data import split
-from vri.data.split_files import load_split, save_split, split_hash
+from vri.data.splits import load_split, save_split, split_hash
 from vri.noise import NOISES, Noise
 
 Y = torch.arange(60) % 3
@@ -135,7 +135,7 @@ def test_damaged_and_foreign_files(spoil: Callable[[Path], None], tmp_path: Path
     spoil(path)
     with refused(
         f"{path} cannot be read as arrays without code; expected a whole file of the format 'vri noise 1': "
-        "it is damaged or of another program, write it anew"
+        "it is damaged or of another program, write it again"
     ):
         noise.load(path)
 
@@ -147,7 +147,7 @@ def test_no_file(tmp_path: Path) -> None:
         noise.load(path)
 
 
-FIX = "write it anew with `vri noise`"
+FIX = "write it again with `vri noise`"
 LABELS = example().labels.numpy()
 
 
@@ -180,21 +180,21 @@ LABELS = example().labels.numpy()
             {"num_classes": np.int64(2), "matrix": np.eye(2)},
             "labels run from 0 to 2; expected 0 to 1 for num_classes=2: recode them or change num_classes",
         ),
-        ({"mask": LABELS}, "{} holds no proper mask; expected a file as it was written: write it anew"),
+        ({"mask": LABELS}, "{} holds no proper mask; expected a file as it was written: write it again"),
         (
             {"mask": None, "labels": LABELS[None]},
-            "{} holds no proper labels, mask; expected a file as it was written: write it anew",
+            "{} holds no proper labels, mask; expected a file as it was written: write it again",
         ),
-        ({"extra": LABELS}, "{} holds no proper extra; expected a file as it was written: write it anew"),
+        ({"extra": LABELS}, "{} holds no proper extra; expected a file as it was written: write it again"),
         (
             {"format": np.str_("vri noise 2")},
             "{} is of the format 'vri noise 2'; expected 'vri noise 1': it is for something else, or of another "
-            "version, write it anew",
+            "version, write it again",
         ),
         (
             {"format": None},
             "{} is of the format 'None'; expected 'vri noise 1': it is for something else, or of another "
-            "version, write it anew",
+            "version, write it again",
         ),
     ],
 )
@@ -247,26 +247,26 @@ def test_a_file_gives_back_the_split(tmp_path: Path) -> None:
 
 def test_splits_that_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "split.npz"
-    with refused("the split has sample 3 in a and in b; expected disjoint parts: split anew"):
+    with refused("the split has sample 3 in a and in b; expected disjoint parts: split again"):
         save_split(path, {"a": torch.tensor([1, 3]), "b": torch.tensor([3, 4])})
-    with refused("the split has a part a with a sample twice or below 0; expected each once: split anew"):
+    with refused("the split has a part a with a sample twice or below 0; expected each once: split again"):
         save_split(path, {"a": torch.tensor([1, 1])})
     assert not path.exists()
     save_split(path, {"a": torch.tensor([1, 2]), "b": torch.tensor([3, 4])})
     rewrite(path, **{"part b": np.array([3, 5])})
-    with refused(f"{path} holds parts whose hash is not the one beside them; expected them unchanged: write it anew"):
+    with refused(f"{path} holds parts whose hash is not the one beside them; expected them unchanged: write it again"):
         load_split(path)
     shared = {"a": torch.tensor([1, 2]), "b": torch.tensor([2, 4])}
     rewrite(path, **{"part b": np.array([2, 4]), "hash": np.str_(split_hash(shared))})
-    with refused(f"{path} has sample 2 in a and in b; expected disjoint parts: split anew"):
+    with refused(f"{path} has sample 2 in a and in b; expected disjoint parts: split again"):
         load_split(path)
     rewrite(path, **{"part b": np.array([2.0, 4.0])})
-    with refused(f"{path} holds no proper part b; expected a file as it was written: write it anew"):
+    with refused(f"{path} holds no proper part b; expected a file as it was written: write it again"):
         load_split(path)
     example().save(path)
     with refused(
         f"{path} is of the format 'vri noise 1'; expected 'vri split 1': it is for something else, or of another "
-        "version, write it anew"
+        "version, write it again"
     ):
         load_split(path)
 

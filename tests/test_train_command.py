@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from vri import backbones, data, noise
 from vri.cli import main
 from vri.data.images import ImageData
-from vri.data.split_files import save_split, split_hash
+from vri.data.splits import save_split, split_hash
 from vri.methods import METHODS
 from vri.paper import prepare as preparation
 from vri.paper.experiment import run

@@ -1,12 +1,15 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all; arrays in them are read without running any code."""
 
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -78,3 +81,47 @@ def remove_leftovers(path: Path) -> None:
     """Delete temporary files of a write to `path` that was killed."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         leftover.unlink(missing_ok=True)
+
+
+def write_arrays(path: str | Path, format: str, **arrays: Any) -> None:
+    """Write arrays by name, and what the file is, to a ``.npz`` file in the place of what was at `path`."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        np.savez_compressed(file, format=np.str_(format), **arrays)
+
+
+def read_arrays(
+    path: str | Path, format: str, fields: Mapping[str, tuple[str, int]], others: tuple[str, int] | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """Read what `write_arrays` wrote in this format.
+
+    `fields` gives for each expected array its kind, as in numpy's ``dtype.kind``, and its number of axes; `others`
+    that of all further ones, where there may be any.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}; expected one of the format {format!r}: check its name")
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        found = {name: (array.dtype.kind, array.ndim) for name, array in arrays.items()}  # bytes if it is no array
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file can raise anything, and claim more numbers than there is memory
+        raise ValueError(
+            f"{path} cannot be read as arrays without code; expected a whole file of the format {format!r}: "
+            "it is damaged or of another program, write it again"
+        ) from error
+    named = str(arrays.pop("format", None))
+    if named != format:
+        raise ValueError(
+            f"{path} is of the format {named!r}; expected {format!r}: it is for something else, or of another "
+            "version, write it again"
+        )
+    wrong = [name for name in sorted({*fields, *arrays}) if found.get(name) != fields.get(name, others)]
+    if wrong:
+        raise ValueError(
+            f"{path} holds no proper {', '.join(wrong)}; expected a file as it was written: write it again"
+        )
+    return arrays

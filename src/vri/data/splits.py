@@ -1,11 +1,18 @@
-"""Seeded, class-balanced, disjoint splits of a data set."""
+"""Seeded, class-balanced, disjoint splits of a data set, and files that keep them."""
 
+import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from vri.files import read_arrays, write_arrays
 from vri.noise import ArrayLike, as_labels
+
+_FORMAT = "vri split 1"  # of the file; another number whenever its content changes its meaning
+_PART = "part "  # begins the name of each part in the file
 
 
 def split(labels: ArrayLike, *, sizes: Mapping[str, int], num_classes: int, seed: int) -> dict[str, Tensor]:
@@ -45,6 +52,51 @@ def split(labels: ArrayLike, *, sizes: Mapping[str, int], num_classes: int, seed
 
     part_of = {name: part for part, name in enumerate(fixed_sizes)}
     return {name: (owner == part_of.get(name, -1)).nonzero().squeeze(1) for name in sizes}
+
+
+def save_split(path: str | Path, parts: Mapping[str, Tensor]) -> None:
+    """Write the sample indices of each part to a ``.npz`` file, whole or not at all, for others to use the same."""
+    _check_disjoint(parts, "the split")
+    arrays = {_PART + name: np.asarray(index, np.int64) for name, index in parts.items()}
+    write_arrays(path, _FORMAT, hash=np.str_(split_hash(parts)), **arrays)
+
+
+def load_split(path: str | Path) -> dict[str, Tensor]:
+    """Read what `save_split` wrote, and check that it is unchanged and that no two parts share a sample."""
+    arrays = read_arrays(path, _FORMAT, {"hash": ("U", 0)}, others=("i", 1))
+    written = str(arrays.pop("hash"))
+    parts = {name.removeprefix(_PART): torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
+    if split_hash(parts) != written:
+        raise ValueError(
+            f"{path} holds parts whose hash is not the one beside them; expected them unchanged: write it again"
+        )
+    _check_disjoint(parts, str(path))
+    return parts
+
+
+def split_hash(parts: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names and sample indices of the parts, in the order of their names; in hexadecimal."""
+    digest = hashlib.sha256()
+    for name in sorted(parts):
+        digest.update(f"{name}:{len(parts[name])}:".encode())
+        digest.update(np.asarray(parts[name]).astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _check_disjoint(parts: Mapping[str, Tensor], what: str) -> None:
+    owner: dict[int, str] = {}
+    for name, index in parts.items():
+        numbers = index.tolist()
+        if len(set(numbers)) < len(numbers) or min(numbers, default=0) < 0:
+            raise ValueError(
+                f"{what} has a part {name} with a sample twice or below 0; expected each once: split again"
+            )
+        if shared := owner.keys() & set(numbers):
+            number = min(shared)
+            raise ValueError(
+                f"{what} has sample {number} in {owner[number]} and in {name}; expected disjoint parts: split again"
+            )
+        owner.update(dict.fromkeys(numbers, name))
 
 
 def _quotas(counts: Tensor, sizes: Mapping[str, int], num_classes: int, generator: torch.Generator) -> Tensor:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vri.noise.arrays import read_arrays, write_arrays
+from vri.files import read_arrays, write_arrays
 
 ArrayLike = Tensor | npt.NDArray[Any] | Sequence[Any]
 
@@ -84,7 +84,7 @@ def load(path: str | Path, y: ArrayLike | None = None) -> Noise:
     arrays = read_arrays(path, _FORMAT, _FIELDS)
     labels, mask, matrix = arrays["labels"], arrays["mask"], arrays["matrix"]
     classes = int(arrays["num_classes"])
-    fix = "write it anew with `vri noise`"
+    fix = "write it again with `vri noise`"
     if labels.shape != mask.shape or matrix.shape != (classes, classes):
         raise ValueError(
             f"{path} holds labels of shape {labels.shape}, a mask of shape {mask.shape} and a matrix of shape "

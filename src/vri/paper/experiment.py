@@ -21,7 +21,7 @@ from torch.nn import functional
 import vri
 from vri import backbones
 from vri.data.batches import length, take
-from vri.data.split_files import save_split, split_hash
+from vri.data.splits import save_split, split_hash
 from vri.files import atomic_write
 from vri.methods import METHODS
 from vri.methods.base import Method

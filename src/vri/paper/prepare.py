@@ -13,7 +13,7 @@ from vri.data.augment import Augment
 from vri.data.batches import Data, length, take
 from vri.data.files import FileData
 from vri.data.images import ImageData
-from vri.data.split_files import load_split
+from vri.data.splits import load_split
 from vri.paper.settings import Settings, SettingsError, nearest
 
 _PLAIN = ("digits", "fashion-mnist")  # sets that are not cropped or flipped unless asked for

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,13 +24,11 @@ class FashionMNIST(FolderEntry):
     """What is known of Fashion-MNIST.
 
     Attributes:
-        system: where Debian's package puts the files.
         url: where the files are published.
         md5: checksum of each file as published.
         content: sha256 of what is in each file once it is unpacked: Debian packs them differently.
     """
 
-    system: Path
     url: str
     md5: Mapping[str, str]
     content: Mapping[str, str]
@@ -44,8 +43,9 @@ class FashionMNIST(FolderEntry):
         return "run vri data get fashion-mnist, apt-get install dataset-fashion-mnist, or put the files there"
 
     def candidates(self, root: Root = None, only_root: bool = False) -> list[Path]:
-        """Folders to look in: the usual ones, and that of Debian's package."""
-        return folders(self.name, root, only_root) + ([] if root and only_root else [self.system])
+        """Folders to look in: the usual ones, and where Debian's package puts the files."""
+        system = [] if root and only_root else (os.environ.get("XDG_DATA_DIRS") or "/usr/share").split(os.pathsep)
+        return [*folders(self.name, root, only_root), *(Path(base, "datasets", self.name) for base in system)]
 
     def look(self, path: Path) -> str:
         """Read a file, and compare its checksum."""
@@ -86,7 +86,6 @@ FASHION_MNIST = FashionMNIST(
     description="60,000 + 10,000 clothes, 28x28 grey",
     num_classes=10,
     folder="fashion-mnist",
-    system=Path("/usr/share/datasets/fashion-mnist"),
     url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     md5={
         "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
