@@ -12,9 +12,6 @@ were chosen.
 """
 
 import argparse
-import json
-import multiprocessing
-import os
 import statistics
 import time
 from collections.abc import Iterable
@@ -23,9 +20,11 @@ from typing import Any
 
 import torch
 
+from table import RESULTS, Row, fill, read
 from vri import METHODS, backbones, data, evaluate, noise, train
+from vri.paper.report import markdown_table
 
-RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
+RUNS = RESULTS / "defaults.jsonl"
 PAGE = Path(__file__).parent.parent / "docs" / "defaults.md"
 
 NOISES = {"flip": 0.4, "uniform": 0.6, "instance": 0.4}
@@ -101,10 +100,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"squash": "tanh"},
 ]
 
-Job = dict[str, Any]
 
-
-def jobs(stage: str) -> Iterable[Job]:
+def runs(stage: str) -> Iterable[Row]:
     """The runs of a stage."""
     if stage == "search":
         problems = [(d, "mlp") for d in SIZES]
@@ -113,7 +110,7 @@ def jobs(stage: str) -> Iterable[Job]:
         problems = [("fashion-mnist", {"long": "mlp-long", "cnn": "cnn"}[stage])]
         grids = LONG_GRID if stage == "long" else {name: [setting] for name, setting in CHOSEN.items()}
     places = [{"dataset": d, "model": m, "noise": k, "seed": s} for d, m in problems for k in NOISES for s in SEEDS]
-    plans: list[tuple[str, Job, list[tuple[float, float]]]] = [
+    plans: list[tuple[str, Row, list[tuple[float, float]]]] = [
         (name, BASE if name == "vri" else {}, grids[name]) for name in ("vri", *BASELINES)
     ]
     if stage == "search":
@@ -124,36 +121,35 @@ def jobs(stage: str) -> Iterable[Job]:
                 yield place | {"method": method, "options": options, "lr": lr, "weight_decay": decay}
 
 
-def run(job: Job) -> Job:
+def measure(run: Row) -> Row:
     """Train once; accuracy of the last epoch on validation and test images."""
-    torch.set_num_threads(1)
     start = time.perf_counter()
-    images, seed = data.load(job["dataset"]), job["seed"]
-    split = data.split(images.train_y, sizes=SIZES[job["dataset"]], num_classes=10, seed=seed)
-    mean, std = PIXELS[job["dataset"]]
+    images, seed = data.load(run["dataset"]), run["seed"]
+    split = data.split(images.train_y, sizes=SIZES[run["dataset"]], num_classes=10, seed=seed)
+    mean, std = PIXELS[run["dataset"]]
 
     def part(name: str) -> tuple[torch.Tensor, torch.Tensor]:
         index = split[name]
         return data.to_float(images.train_x[index], mean=mean, std=std), images.train_y[index]
 
     x, y = part("train")
-    rate = NOISES[job["noise"]]
-    drawn = noise.NOISES[job["noise"]](images.train_x[split["train"]], y, num_classes=10, rate=rate, seed=seed)
-    net = backbones.small_cnn(10, seed=seed) if job["model"] == "cnn" else backbones.mlp(x[0].numel(), 10, seed=seed)
+    rate = NOISES[run["noise"]]
+    drawn = noise.NOISES[run["noise"]](images.train_x[split["train"]], y, num_classes=10, rate=rate, seed=seed)
+    net = backbones.small_cnn(10, seed=seed) if run["model"] == "cnn" else backbones.mlp(x[0].numel(), 10, seed=seed)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster for the CNN; the MLP stays as it is
-    sgd = torch.optim.SGD(net.parameters(), lr=job["lr"], momentum=0.9, weight_decay=job["weight_decay"])
+    sgd = torch.optim.SGD(net.parameters(), lr=run["lr"], momentum=0.9, weight_decay=run["weight_decay"])
     generator = torch.Generator().manual_seed(seed)
-    method = METHODS[job["method"]](net, 10, sgd, generator=generator, **job["options"])
+    method = METHODS[run["method"]](net, 10, sgd, generator=generator, **run["options"])
     train(
         method,
         (x, drawn.labels),
         part("clean"),
-        epochs=EPOCHS[job["dataset"], job["model"]],
+        epochs=EPOCHS[run["dataset"], run["model"]],
         seed=seed,
         progress=False,
     )
     test = (data.to_float(images.test_x, mean=mean, std=std), images.test_y)
-    return job | {
+    return {
         "validation": evaluate(net, part("validation"))["accuracy"],
         "test": evaluate(net, test)["accuracy"],
         "realised_rate": drawn.rate,
@@ -161,49 +157,15 @@ def run(job: Job) -> Job:
     }
 
 
-def key(job: Job) -> str:
-    """What a run is known by."""
-    names = ("dataset", "model", "noise", "seed", "method", "options", "lr", "weight_decay")
-    return json.dumps([job[n] for n in names], sort_keys=True)
-
-
-def read() -> dict[str, Job]:
-    if not RESULTS.exists():
-        return {}
-    return {key(r): r for r in map(json.loads, RESULTS.read_text().splitlines())}
-
-
-def search(stage: str, workers: int, minutes: float) -> None:
-    done = read()
-    todo: dict[str, Job] = {}
-    for job in jobs(stage):
-        if key(job) not in done:
-            todo.setdefault(key(job), job)
-    print(f"{stage}: {len(todo)} runs to do, {len(done)} done before", flush=True)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + 60 * minutes
-    with multiprocessing.get_context("spawn").Pool(workers) as pool, open(RESULTS, "a") as file:
-        start = time.monotonic()
-        for count, result in enumerate(pool.imap(run, todo.values()), 1):
-            file.write(json.dumps(result) + "\n")
-            file.flush()
-            left = (len(todo) - count) * (time.monotonic() - start) / count
-            change = {k: v for k, v in result["options"].items() if v != BASE[k]}
-            name = f"{result['method']} {change or ''}"
-            where = f"{result['dataset']} {result['noise']} seed {result['seed']}"
-            print(
-                f"{count}/{len(todo)} {where} {name}: {result['validation']:.3f} ({left:.0f} s left)",
-                flush=True,
-            )
-            if time.monotonic() > deadline:
-                print("time is up; the same command goes on", flush=True)
-                pool.terminate()
-                return
+def show(row: Row) -> str:
+    change = {k: v for k, v in row["options"].items() if v != BASE[k]}
+    name = f"{row['method']} {change or ''}".strip()
+    return f"{row['dataset']} {row['noise']} seed {row['seed']} {name}: {row['validation']:.3f}"
 
 
 def table() -> str:
     """docs/defaults.md: the chosen rows on test, and every variant on validation."""
-    results = list(read().values())
+    results = read(RUNS)
     lines = [
         "# How the defaults were chosen",
         "",
@@ -245,7 +207,7 @@ def table() -> str:
     ):
         here = [r for r in results if r["model"] == model]
         if here:
-            lines += ["", f"## {title}", "", *_chosen(here)]
+            lines += ["", f"## {title}", "", _chosen(here)]
     lines += [
         "",
         "## One option at a time: validation accuracy",
@@ -253,23 +215,14 @@ def table() -> str:
         f"MLP, learning rate {VARIANTS_AT[0]}, weight decay {VARIANTS_AT[1]}; the mean is over the six columns. "
         "The row with seven changes is the paper's own setting of these options.",
         "",
-        *_variants([r for r in results if r["model"] == "mlp"]),
+        _variants([r for r in results if r["model"] == "mlp"]),
     ]
     return "\n".join(lines) + "\n"
 
 
-Column = tuple[str, str]
-
-
-def _columns(results: Iterable[Job]) -> list[Column]:
+def _columns(results: Iterable[Row]) -> list[tuple[str, str]]:
     found = {(r["dataset"], r["noise"]) for r in results}
     return [(d, k) for d in SIZES for k in NOISES if (d, k) in found]
-
-
-def _rows(header: Iterable[str], body: Iterable[Iterable[str]]) -> list[str]:
-    names = list(header)
-    rule = "|" + "|".join("---" for _ in names) + "|"
-    return ["| " + " | ".join(names) + " |", rule, *("| " + " | ".join(row) + " |" for row in body)]
 
 
 def _cell(values: list[float]) -> str:
@@ -277,14 +230,14 @@ def _cell(values: list[float]) -> str:
     return f"{100 * statistics.mean(values):.1f} ± {100 * spread:.1f}"
 
 
-def _chosen(results: list[Job]) -> list[str]:
+def _chosen(results: list[Row]) -> str:
     """For each method and column the test accuracy at the setting that was best on validation."""
     columns = _columns(results)
     body = []
     for method in (*BASELINES, "vri"):
         row, means = [method], []
         for column in columns:
-            groups: dict[tuple[float, float], list[Job]] = {}
+            groups: dict[tuple[float, float], list[Row]] = {}
             for r in results:
                 if r["method"] == method and (r["dataset"], r["noise"]) == column and r["options"] in ({}, BASE):
                     groups.setdefault((r["lr"], r["weight_decay"]), []).append(r)
@@ -297,10 +250,10 @@ def _chosen(results: list[Job]) -> list[str]:
             row.append(f"{_cell([r['test'] for r in best])} ({best[0]['lr']}, {best[0]['weight_decay']})")
         if means:
             body.append([*row, f"{100 * statistics.mean(means):.1f}"])
-    return _rows(["method", *(f"{d}, {k} {NOISES[k]:.0%}" for d, k in columns), "mean"], body)
+    return markdown_table(["method", *(f"{d}, {k} {NOISES[k]:.0%}" for d, k in columns), "mean"], body)
 
 
-def _variants(results: list[Job]) -> list[str]:
+def _variants(results: list[Row]) -> str:
     columns = _columns(results)
     body = []
     for change in ({}, *VARIANTS):
@@ -319,11 +272,10 @@ def _variants(results: list[Job]) -> list[str]:
             row.append(_cell(values) if len(values) == len(SEEDS) else "–")
         if means:
             body.append([*row, f"{100 * statistics.mean(means):.2f}" if len(means) == len(columns) else "–"])
-    return _rows(["change", *(f"{d}, {k}" for d, k in columns), "mean"], body)
+    return markdown_table(["change", *(f"{d}, {k}" for d, k in columns), "mean"], body)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", choices=("search", "long", "cnn"))
     parser.add_argument("--jobs", type=int, default=2)
@@ -331,6 +283,6 @@ if __name__ == "__main__":
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.stage:
-        search(given.stage, given.jobs, given.minutes)
+        fill(RUNS, runs(given.stage), measure, show, processes=given.jobs, minutes=given.minutes)
     if given.table:
         PAGE.write_text(table())

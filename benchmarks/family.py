@@ -4,7 +4,7 @@
     python benchmarks/family.py --time --jobs 2               # one run of each row alone: what the whole grid takes
     python benchmarks/family.py --table                       # the block in docs/results.md
 
-Each run has a small file in benchmarks/results/family/. Every method chooses learning rate and weight decay from the
+Each run is a line of benchmarks/results/family/runs.jsonl. Every method chooses learning rate and weight decay from the
 same small grid, for each data set and noise, by the validation accuracy of the first seed; the other seeds run with
 what it chose, and the table has test accuracy of the last epoch. Meta-learning methods stand in two groups: as
 published, and all with the same clean gradient γ; some of these also with selected samples beside the clean ones. Some
@@ -12,22 +12,21 @@ methods run with the small CNN on Fashion-MNIST as well, with a grid of larger s
 """
 
 import argparse
-import json
 import statistics
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from table import RESULTS
 from vri.methods.costs import COSTS
-from vri.paper.grid import Job, results, run_grid
-from vri.paper.pages import markdown_table, replace_block
+from vri.paper.grid import Run, results, run_grid
+from vri.paper.report import markdown_table, replace_block
 from vri.paper.settings import Settings
-from vri.paper.significance import p_value
+from vri.paper.verdicts import p_value
 
-FOLDER = Path(__file__).parent / "results" / "family"
-SECONDS = FOLDER.parent / "family_seconds.json"
+FOLDER = RESULTS / "family"
+SECONDS = FOLDER / "seconds"  # one run of each row, timed on a machine that did nothing else
 PAGE = Path(__file__).parent.parent / "docs" / "results.md"
 
 SEEDS = (0, 1, 2)
@@ -53,8 +52,8 @@ KIN = {"vri": {**PAPER, "samples": 2}, "mc": {**PAPER, "samples": 2}, "non-bayes
 META = ("l2rw", "mw-net", "pmw-net", "mlc", "mslc", "warpi", "mc", "non-bayesian", "vri-literal", "vri")
 
 # group: row: (method, options, other settings)
-Row = tuple[str, dict[str, Any], dict[str, Any]]
-GROUPS: dict[str, dict[str, Row]] = {
+Variant = tuple[str, dict[str, Any], dict[str, Any]]
+GROUPS: dict[str, dict[str, Variant]] = {
     "no clean samples": {
         **{
             name: (name, {}, {"clean": 0})
@@ -77,7 +76,6 @@ GROUPS: dict[str, dict[str, Row]] = {
         },
     },
 }
-SIGNS = {"(−)": "minus", "(+)": "plus", "(mixture, mixup)": "mixture", ",": ""}  # of rows, in names of files
 CNN = {  # row: group
     "cross-entropy": "no clean samples",
     "VRI (+)": "no clean samples",
@@ -133,10 +131,10 @@ ORDERS = [
 ]
 
 
-def tuning() -> list[Job]:
+def tuning() -> list[Run]:
     """All settings of the grid with the first seed, the most telling rows first."""
     return [
-        job(group, row, dataset, noise, setting, SEEDS[0])
+        run_of(group, row, dataset, noise, setting, SEEDS[0])
         for group, row in places()
         for dataset in datasets(group, row)
         for noise in NOISES
@@ -152,10 +150,10 @@ def grid(dataset: str) -> tuple[tuple[float, float], ...]:
     return CNN_GRID if dataset == CNN_DATA else GRID
 
 
-def rest(found: dict[str, dict[str, Any]]) -> list[Job]:
+def rest(found: dict[str, dict[str, Any]]) -> list[Run]:
     """The other seeds with the settings that were chosen; rows whose tuning is done."""
     return [
-        job(group, row, dataset, noise, setting, seed)
+        run_of(group, row, dataset, noise, setting, seed)
         for group, row in places()
         for dataset in datasets(group, row)
         for noise in NOISES
@@ -186,14 +184,14 @@ def chosen(
     """The setting that was best on the validation samples of the first seed; None unless all were tried."""
     scores = {}
     for setting in grid(dataset):
-        result = found.get(job(group, row, dataset, noise, setting, SEEDS[0]).name)
+        result = found.get(run_of(group, row, dataset, noise, setting, SEEDS[0]).key)
         if result is None:
             return None
-        scores[setting] = 0.0 if "failed" in result else result["epochs"][-1]["validation_accuracy"]
+        scores[setting] = 0.0 if "failed" in result else result["epochs"]["validation_accuracy"][-1]
     return max(scores, key=lambda setting: float(scores[setting]))
 
 
-def job(group: str, row: str, dataset: str, noise: str, setting: tuple[float, float], seed: int) -> Job:
+def run_of(group: str, row: str, dataset: str, noise: str, setting: tuple[float, float], seed: int) -> Run:
     method, options, more = GROUPS[group][row]
     lr, decay = scaled(method, setting)
     name, _, network = dataset.partition(", ")
@@ -215,12 +213,7 @@ def job(group: str, row: str, dataset: str, noise: str, setting: tuple[float, fl
             "evaluate_every": place["epochs"],  # the last epoch counts, and evaluating all takes a tenth of the time
         }
     )
-    short = {"with": "with", "without": "without"}.get(group.split()[-2], "plain")
-    plain = row
-    for sign, word in SIGNS.items():
-        plain = plain.replace(sign, word)
-    where = "fashion-cnn" if network else name
-    return Job(f"{plain.replace(' ', '-').lower()}-{short}-{where}-{noise}-{lr}-{decay}-{seed}", settings)
+    return Run(settings)
 
 
 def scaled(method: str, setting: tuple[float, float]) -> tuple[float, float]:
@@ -229,30 +222,24 @@ def scaled(method: str, setting: tuple[float, float]) -> tuple[float, float]:
     return round(setting[0] * scale, 6), round(setting[1] / scale, 8)
 
 
-def measure_seconds(workers: int) -> None:
-    """Time one run of every row on every data set, on a machine that does nothing else, and write them down."""
-    jobs = [one(group, row, dataset) for group, row in places() for dataset in datasets(group, row)]
-    with tempfile.TemporaryDirectory() as folder:
-        run_grid(jobs, Path(folder), workers=workers)
-        found = results(jobs, Path(folder))
-    taken = {name: round(float(result["seconds"]), 2) for name, result in found.items()}
-    SECONDS.write_text(json.dumps(taken, indent=1) + "\n")
-    print(hours())
+def taken() -> dict[tuple[str, str, str], float]:
+    """Seconds of a run of each row on each data set."""
+    timed = {(group, row, name): one(group, row, name) for group, row in places() for name in datasets(group, row)}
+    found = results(list(timed.values()), SECONDS)
+    return {place: float(found[run.key]["seconds"]) for place, run in timed.items() if run.key in found}
 
 
-def one(group: str, row: str, dataset: str) -> Job:
+def one(group: str, row: str, dataset: str) -> Run:
     """The run by which a row is timed."""
-    return job(group, row, dataset, "uniform", grid(dataset)[0], SEEDS[0])
+    return run_of(group, row, dataset, "uniform", grid(dataset)[0], SEEDS[0])
 
 
 def hours() -> str:
     """What the whole grid takes."""
-    taken = json.loads(SECONDS.read_text())
     count, total = 0, 0.0
-    for group, row in places():
-        for dataset in datasets(group, row):
-            runs = len(NOISES) * (len(grid(dataset)) + len(SEEDS) - 1)
-            count, total = count + runs, total + runs * taken[one(group, row, dataset).name]
+    for (_, _, dataset), seconds in taken().items():
+        runs = len(NOISES) * (len(grid(dataset)) + len(SEEDS) - 1)
+        count, total = count + runs, total + runs * seconds
     return f"{count:,} runs take {total / 7200:.2f} hours of two cores"
 
 
@@ -266,11 +253,11 @@ def rates() -> dict[str, dict[str, tuple[float, float]]]:
             continue
         for dataset in PLACES:
             runs = {
-                setting: [found.get(job(group, row, dataset, noise, setting, SEEDS[0]).name) for noise in NOISES]
+                setting: [found.get(run_of(group, row, dataset, noise, setting, SEEDS[0]).key) for noise in NOISES]
                 for setting in GRID
             }
             means = {
-                setting: statistics.mean(0.0 if "failed" in r else r["epochs"][-1]["validation_accuracy"] for r in done)
+                setting: statistics.mean(0.0 if "failed" in r else r["epochs"]["validation_accuracy"][-1] for r in done)
                 for setting, each in runs.items()
                 if len(done := [r for r in each if r is not None]) == len(NOISES)
             }
@@ -333,16 +320,16 @@ def _selection(found: dict[str, dict[str, Any]]) -> list[str]:
     """What choosing the samples of small loss costs and yields, of the runs of VRI (+)."""
     words = []
     for dataset, settings in PLACES.items():
-        jobs = [
-            job("no clean samples", "VRI (+)", dataset, noise, setting, s)
+        runs = [
+            run_of("no clean samples", "VRI (+)", dataset, noise, setting, s)
             for noise in NOISES
             for setting in GRID
             for s in SEEDS
         ]
-        ends = [found[j.name]["epochs"][-1] for j in jobs if j.name in found and "failed" not in found[j.name]]
+        ends = [found[r.key]["epochs"] for r in runs if r.key in found and "failed" not in found[r.key]]
         if ends:
-            share = statistics.mean(e["selection_seconds"] * settings["epochs"] / e["seconds"] for e in ends)
-            purity = statistics.mean(e["selection_purity"] for e in ends)
+            share = statistics.mean(e["selection_seconds"][-1] * settings["epochs"] / e["seconds"][-1] for e in ends)
+            purity = statistics.mean(e["selection_purity"][-1] for e in ends)
             words.append(f"{100 * share:.1f} % of an epoch on {dataset}, {100 * purity:.1f} % of them right at the end")
     if not words:
         return []
@@ -351,7 +338,7 @@ def _selection(found: dict[str, dict[str, Any]]) -> list[str]:
 
 def _rows(found: dict[str, dict[str, Any]], group: str, rows: list[str], datasets: list[str]) -> list[list[str]]:
     body = []
-    taken = json.loads(SECONDS.read_text())
+    timed = taken()
     for row in rows:
         cells, last = [], []
         for dataset in datasets:
@@ -361,7 +348,7 @@ def _rows(found: dict[str, dict[str, Any]], group: str, rows: list[str], dataset
                 last += [100 * statistics.mean(r["last"] for r in runs)] if runs else []
         if last:
             mean = "–" if "–" in cells else f"{statistics.mean(last):.1f}"
-            seconds = statistics.mean(taken[one(group, row, dataset).name] for dataset in datasets)
+            seconds = statistics.mean(timed[group, row, dataset] for dataset in datasets)
             body.append([row, *cells, mean, f"{seconds:.1f}"])
     return body
 
@@ -369,8 +356,8 @@ def _rows(found: dict[str, dict[str, Any]], group: str, rows: list[str], dataset
 def _runs(found: dict[str, dict[str, Any]], group: str, row: str, dataset: str, noise: str) -> list[dict[str, Any]]:
     """Those of all seeds with the setting that was chosen, but for those that diverged."""
     setting = chosen(found, group, row, dataset, noise)
-    names = [] if setting is None else [job(group, row, dataset, noise, setting, seed).name for seed in SEEDS]
-    return [found[name] for name in names if name in found and "failed" not in found[name]]
+    keys = [] if setting is None else [run_of(group, row, dataset, noise, setting, seed).key for seed in SEEDS]
+    return [found[key] for key in keys if key in found and "failed" not in found[key]]
 
 
 def _orders(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -425,7 +412,7 @@ def _cell(values: Iterable[float]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=0, help="worker processes; 0 runs nothing")
+    parser.add_argument("--jobs", type=int, default=0, help="processes; 0 runs nothing")
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--time", action="store_true", help="time one run of each row instead of the grid")
     parser.add_argument("--table", action="store_true")
@@ -434,16 +421,18 @@ if __name__ == "__main__":
     )
     given = parser.parse_args()
     if given.time:
-        measure_seconds(given.jobs or 1)
+        timed = [one(group, row, dataset) for group, row in places() for dataset in datasets(group, row)]
+        run_grid(timed, SECONDS, processes=given.jobs or 1)
+        print(hours())
     elif given.jobs:
         tuned = tuning()
         print(f"{len(tuned)} runs to choose settings, {len(results(tuned, FOLDER))} done before", flush=True)
         start = time.monotonic()
-        if run_grid(tuned, FOLDER, workers=given.jobs, minutes=given.minutes):
+        if run_grid(tuned, FOLDER, processes=given.jobs, minutes=given.minutes):
             others = rest(results(tuned, FOLDER))
             print(f"{len(others)} runs with them, {len(results(others, FOLDER))} done before", flush=True)
             left = given.minutes - (time.monotonic() - start) / 60
-            run_grid(others, FOLDER, workers=given.jobs, minutes=max(left, 0.0))
+            run_grid(others, FOLDER, processes=given.jobs, minutes=max(left, 0.0))
     if given.rates:
         print(rates())
     if given.table:

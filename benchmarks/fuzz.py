@@ -40,8 +40,8 @@ from vri.data.lists import read_lines
 from vri.data.pickles import read_pickle, read_torch, write_pickle
 from vri.data.sets.fashion_mnist import read_idx
 from vri.data.splits import load_split, save_split
-from vri.paper.experiment import read_record
 from vri.paper.settings import resolve
+from vri.paper.training_run import read_record
 from vri.training.checkpoints import load_checkpoint, save_checkpoint
 
 LARGEST = 1 << 14  # bytes of an input

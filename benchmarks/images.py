@@ -1,37 +1,32 @@
 """`VRIClassifier` with a small CNN from scratch on few images, beside plain training of the same network.
 
-    python benchmarks/images.py --jobs 2      # benchmarks/results/images.json; about 10 minutes on 2 cores
+    python benchmarks/images.py --jobs 2      # benchmarks/results/images.jsonl; about 10 minutes on 2 cores
 
 1,500 images of Fashion-MNIST with flipped labels, nothing known to be clean, defaults everywhere. Accuracy is that of
 the true labels of 5,000 test images; average precision tells how well the wrong labels are found.
 """
 
 import argparse
-import json
-import multiprocessing
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from sklearn.metrics import average_precision_score
 
+from table import RESULTS, fill, read
 from vri import VRIClassifier, backbones, data, noise
 
-RESULTS = Path(__file__).parent / "results" / "images.json"
+RUNS = RESULTS / "images.jsonl"
 SAMPLES, RATES, SEEDS, METHODS = 1500, (0.1, 0.3), (0, 1, 2), ("vri", "cross-entropy")
-
-Job = tuple[str, float, int]
 
 
 def network(classes: int) -> torch.nn.Module:
     return backbones.small_cnn(classes, 1, seed=0)
 
 
-def run(job: Job) -> dict[str, Any]:
-    method, rate, seed = job
-    torch.set_num_threads(1)
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    method, rate, seed = settings["method"], settings["rate"], settings["seed"]
     images = data.load("fashion-mnist")
     chosen = data.split(images.train_y, sizes={"train": SAMPLES}, num_classes=10, seed=seed)["train"]
     x, y = images.train_x[chosen], images.train_y[chosen]
@@ -41,9 +36,6 @@ def run(job: Job) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     predicted = model.predict(images.test_x[:5000].numpy() / 255)
     return {
-        "method": method,
-        "rate": rate,
-        "seed": seed,
         "accuracy": float((predicted == images.test_y[:5000].numpy()).mean()),
         "average_precision": float(average_precision_score(drawn.changed.numpy(), 1 - model.label_quality_)),
         "noise_rate": model.noise_rate_,
@@ -57,13 +49,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
-    jobs = [(method, rate, seed) for seed in SEEDS for rate in RATES for method in METHODS]
-    rows = []
-    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        for row in pool.imap(run, jobs):
-            rows.append(row)
-            print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    runs = [{"method": method, "rate": rate, "seed": seed} for seed in SEEDS for rate in RATES for method in METHODS]
+    fill(
+        RUNS,
+        runs,
+        measure,
+        lambda r: f"{r['method']} {r['rate']} seed {r['seed']}: {r['accuracy']:.3f}",
+        processes=given.jobs,
+    )
+    rows = read(RUNS)
     for rate in RATES:
         for method in METHODS:
             own = [r for r in rows if (r["method"], r["rate"]) == (method, rate)]

@@ -3,7 +3,7 @@
     python benchmarks/label_issues.py --seeds 3 --minutes 60     # goes on where it was stopped
     python benchmarks/label_issues.py --table                    # docs/label_issues.md
 
-Each case and seed has a small file in benchmarks/results/label_issues/. cleanlab is given out-of-sample probabilities
+Each case and seed is a line of benchmarks/results/label_issues.jsonl. cleanlab is given out-of-sample probabilities
 (5 folds) of the same network trained with cross-entropy, learning rate and weight decay chosen for each case by the
 accuracy on the held-out samples' given labels, which is what its users can see; and those of VRI as well. Cases with
 files that are not there are left out: NoisyAG-News (--news FILE.csv with the columns text, label, gt) and CIFAR-10N
@@ -17,6 +17,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ from cleanlab.rank import get_label_quality_scores  # type: ignore[import-untype
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from table import RESULTS, Row, fill, read
 from vri import VRIClassifier, backbones, data, noise
-from vri.paper.pages import markdown_table, replace_block
+from vri.paper.report import markdown_table, replace_block
 
-FOLDER = Path(__file__).parent / "results" / "label_issues"
+RUNS = RESULTS / "label_issues.jsonl"
+OPEN_RUNS = RESULTS / "open_set.jsonl"
 PAGE = Path(__file__).parent.parent / "docs" / "label_issues.md"
 GRID = ((0.02, 5e-3), (0.05, 5e-4))  # of cross-entropy: learning rate, weight decay
 OPEN = ("digits", "fashion-mnist")
@@ -101,7 +104,12 @@ def read_news(path: Path) -> Case:
     return vectors.fit_transform(frame["text"]), given, true
 
 
-def measure(case: Case, seed: int, folded: bool) -> dict[str, Any]:
+def measure(settings: Row, news: Path | None, features: Path | None) -> Row | None:
+    name, seed = settings["case"], settings["seed"]
+    case = load(name, seed, news, features)
+    if case is None:
+        return None
+    warnings.simplefilter("ignore")
     x, given, true = case
     wrong = given != true
     found: dict[str, Any] = {"samples": len(given), "wrong": float(wrong.mean()), "scores": {}, "seconds": {}}
@@ -139,7 +147,7 @@ def measure(case: Case, seed: int, folded: bool) -> dict[str, Any]:
         "interval": list(ours.noise_rate_interval_),
         "transition_error": float(np.abs(ours.transition_matrix_ - exact).sum(1).mean() / 2),
     }
-    if folded:
+    if seed == 0 and name in FOLDED:
         folds = fit("vri, 5 folds", cross_fit=5)
         note("vri, 5 folds", folds.label_quality_)
         for method in CLEANLAB:
@@ -165,9 +173,10 @@ def estimate_noise(joint: NDArray[Any]) -> float:
     return 1.0 - float(np.trace(joint)) / float(joint.sum())
 
 
-def open_set(dataset: str, seed: int) -> dict[str, Any]:
+def measure_open_set(settings: Row) -> Row:
     """Images of the last two classes among the first eight, with labels at random: a sixth of all."""
-    images = data.load(dataset)
+    warnings.simplefilter("ignore")
+    images, seed = data.load(settings["dataset"]), settings["seed"]
     generator = np.random.default_rng(seed)
     x, y = images.train_x.float().flatten(1).numpy() / 255, images.train_y.numpy()
     known = generator.permutation(np.flatnonzero(y < 8))[:5000]
@@ -214,8 +223,7 @@ def make_features(run: Path, path: Path) -> None:
 
 def table() -> str:
     found: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(FOLDER.glob("*.json")):
-        record = json.loads(path.read_text())
+    for record in read(RUNS):
         found.setdefault(record["case"], []).append(record)
     cases = [name for name in CASES if name in found]
 
@@ -236,7 +244,7 @@ def table() -> str:
     gaps = [mean(name, lambda r: r["scores"]["vri"]["ap"]) - mean(name, best("ap")) for name in cases]
     seeds = sorted({len(records) for records in found.values()})
     lines = [
-        "Written by `python benchmarks/label_issues.py --table` from the files in `benchmarks/results/label_issues/`.",
+        "Written by `python benchmarks/label_issues.py --table` from `benchmarks/results/label_issues.jsonl`.",
         "",
         "Nothing is trusted. `VRIClassifier(random_state=seed)` with its defaults, on inputs as they are; quality by "
         "one network, trained on the labels it judges. cleanlab gets out-of-sample probabilities (5 folds) of the same "
@@ -327,9 +335,7 @@ def table() -> str:
         "learns the same mistakes, the ranking is still good, but the estimate of the noise is far too low. Look at "
         "the page before believing the number; some trusted labels help.",
     ]
-    open_sets = {
-        name: [json.loads(p.read_text()) for p in sorted((FOLDER / "open_set").glob(f"{name}-*.json"))] for name in OPEN
-    }
+    open_sets = {name: [row for row in read(OPEN_RUNS) if row["dataset"] == name] for name in OPEN}
     lines += [
         "",
         "## Samples of no class",
@@ -352,6 +358,7 @@ def table() -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--news", type=Path)
     parser.add_argument("--features", type=Path)
@@ -365,31 +372,24 @@ if __name__ == "__main__":
     def wanted(name: str) -> bool:
         return any(part in name for part in options.only.split(","))
 
-    start = time.monotonic()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for seed in range(options.seeds):
-        for name in CASES:
-            path = FOLDER / f"{name.replace(', ', '-').replace(' ', '-').replace('%', 'percent')}-{seed}.json"
-            late = time.monotonic() - start > 60 * options.minutes
-            if path.exists() or late or not wanted(name):
-                continue
-            case = load(name, seed, options.news, options.features)
-            if case is None:
-                continue
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                result = measure(case, seed, folded=seed == 0 and name in FOLDED)
-            path.write_text(json.dumps({"case": name, "seed": seed, **result}, indent=1) + "\n")
-            shown = {k: round(v["ap"], 3) for k, v in result["scores"].items()}
-            print(name, seed, shown, f"{time.monotonic() - start:.0f} s", flush=True)
-    for seed in range(options.seeds):
-        for dataset in OPEN:
-            path = FOLDER / "open_set" / f"{dataset}-{seed}.json"
-            path.parent.mkdir(exist_ok=True)
-            if not path.exists() and wanted(dataset):
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    path.write_text(json.dumps(open_set(dataset, seed), indent=1) + "\n")
-                print("open set", dataset, seed, path.read_text().replace("\n", " "), flush=True)
+    if options.seeds:
+        cases = [{"case": name, "seed": seed} for seed in range(options.seeds) for name in CASES if wanted(name)]
+        fill(
+            RUNS,
+            cases,
+            partial(measure, news=options.news, features=options.features),
+            lambda r: f"{r['case']} seed {r['seed']}: { ({k: round(v['ap'], 3) for k, v in r['scores'].items()}) }",
+            processes=options.jobs,
+            minutes=options.minutes,
+        )
+        sets = [{"dataset": name, "seed": seed} for seed in range(options.seeds) for name in OPEN if wanted(name)]
+        fill(
+            OPEN_RUNS,
+            sets,
+            measure_open_set,
+            lambda r: f"open set, {r['dataset']} seed {r['seed']}: AUROC {r['auroc']:.3f}",
+            processes=options.jobs,
+            minutes=options.minutes,
+        )
     if options.table:
         replace_block(PAGE, "label_issues", table(), "How well wrong labels are found")

@@ -1,6 +1,6 @@
 """Long runs: every method for 100,000 steps on a small model; memory stays flat and all numbers finite.
 
-    python benchmarks/leak.py --jobs 2 --minutes 90     # benchmarks/results/leak/, goes on where it was stopped
+    python benchmarks/leak.py --jobs 2 --minutes 90     # benchmarks/results/leak.jsonl, goes on where it was stopped
     python benchmarks/leak.py --report
 
 Resident memory is read after every tenth of the steps; it may not grow in the last three, when every method is in its
@@ -8,9 +8,7 @@ last phase and everything has been allocated once.
 """
 
 import argparse
-import json
 import math
-import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -18,11 +16,12 @@ from typing import Any
 
 import torch
 
+from table import RESULTS, fill, read
 from vri import backbones
 from vri.core.checks import DivergenceError
 from vri.methods import METHODS
 
-FOLDER = Path(__file__).parent / "results" / "leak"
+RUNS = RESULTS / "leak.jsonl"
 STEPS, BATCH, FEATURES, CLASSES, SAMPLES = 100_000, 20, 8, 4, 2000
 
 
@@ -32,8 +31,8 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def run(name: str) -> dict[str, Any]:
-    torch.set_num_threads(1)
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    name = settings["method"]
     generator = torch.Generator().manual_seed(0)
     centres = 2 * torch.randn(CLASSES, FEATURES, generator=generator)
     labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
@@ -68,8 +67,6 @@ def run(name: str) -> dict[str, Any]:
             memory.append(resident())
     memory.append(resident())
     return {
-        "method": name,
-        "steps": STEPS,
         "memory_mb": [round(m, 1) for m in memory],
         "growth_mb": round(memory[-1] - memory[min(7, len(memory) - 1)], 1),  # after 70 % of the steps
         "largest_loss": worst,
@@ -84,19 +81,19 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=90)
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    todo = [name for name in METHODS if not (FOLDER / f"{name}.json").exists()]
-    if given.jobs and todo:
-        deadline = time.monotonic() + 60 * given.minutes
-        # a process of its own for each method, so that their memory can be told apart
-        with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=1) as pool:
-            for row in pool.imap_unordered(run, todo):
-                (FOLDER / f"{row['method']}.json").write_text(json.dumps(row) + "\n")
-                print(f"{row['method']}: {row['growth_mb']} MiB, {row['failed'] or 'finite'}", flush=True)
-                if time.monotonic() > deadline:
-                    print("time is up; the same command goes on", flush=True)
-                    pool.terminate()
-                    break
+    if given.jobs:
+        fill(
+            RUNS,
+            [{"method": name, "steps": STEPS} for name in METHODS],
+            measure,
+            lambda row: f"{row['method']}: {row['growth_mb']} MiB, {row['failed'] or 'finite'}",
+            processes=given.jobs,
+            minutes=given.minutes,
+            one_each=True,
+        )
     if given.report:
-        for path in sorted(FOLDER.glob("*.json")):
-            print(path.read_text().strip())
+        for row in read(RUNS):
+            print(
+                f"{row['method']}: grew by {row['growth_mb']} MiB, largest loss {row['largest_loss']:.3g}, "
+                f"{row['failed'] or 'all finite'}, {row['seconds']:.0f} s"
+            )

@@ -20,6 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from vri.paper.grid import TABLE
+from vri.paper.runs import RunTable
+
 _FREE = ("seconds", "started", "peak_memory_mb", "commit")  # what may differ between two runs of the same
 _ROWS = 600  # images in each file of the small CIFAR-10
 _RATE = 5e6  # bytes a second of the server
@@ -91,8 +94,8 @@ def _get_content(out: Path) -> Mapping[str, Any]:
 
 
 def _reproduce_content(out: Path) -> Mapping[str, Any]:
-    results = {path.name: json.loads(path.read_text()) for path in sorted((out / "quick" / "jobs").glob("*.json"))}
-    found = {name: _hash(_untimed(result)) for name, result in results.items()}
+    rows = RunTable(out / "quick" / TABLE).rows()
+    found = {key: _hash(_untimed(row)) for key, row in sorted(rows.items())}
     return found | {name: file_hash(out / "quick" / "tab-flip" / name) for name in ("table.csv", "table.tex")}
 
 
@@ -239,7 +242,7 @@ def reproduce(out: Path) -> int:
 
     from vri.cli import main
     from vri.paper.catalogue import EXPERIMENTS
-    from vri.paper.plan import Column
+    from vri.paper.experiments import Column
     from vri.paper.rows import DIGITS, columns, grid, quick
 
     table = EXPERIMENTS["tab:flip"]

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from vri import METHODS
-from vri.cli import demo_run as demo
 from vri.cli import main
+from vri.paper import demo
 
 ROWS = (*demo.COMPARED, demo.SKYLINE)
 

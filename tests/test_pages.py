@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from vri.paper.pages import markdown_table, replace_block
+from vri.paper.report import markdown_table, replace_block
 
 
 def test_blocks_are_written_and_replaced_alone(tmp_path: Path) -> None:

@@ -222,8 +222,9 @@ def test_code_of_pages_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monke
 # the defaults are those of the search
 
 
-def test_defaults_are_the_ones_the_search_chose() -> None:
+def test_defaults_are_the_ones_the_search_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     script = ROOT / "benchmarks" / "defaults.py"
+    monkeypatch.syspath_prepend(script.parent)
     spec = importlib.util.spec_from_file_location("defaults", script)
     assert spec is not None
     assert spec.loader is not None

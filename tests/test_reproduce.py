@@ -15,23 +15,24 @@ from scipy import stats
 from vri import backbones
 from vri.cli import main
 from vri.methods import METHODS
-from vri.paper import sheets, submit, suite, verdicts
-from vri.paper.catalogue import EXPERIMENTS
+from vri.paper import report, verdicts
+from vri.paper.catalogue import EXPERIMENTS, runs_of
 from vri.paper.estimate import seconds_of
 from vri.paper.examine import BINS, rectification, step_time
-from vri.paper.experiment import build
-from vri.paper.grid import Job, run_grid
-from vri.paper.plan import Column, Experiment, Grid, Results, Row
+from vri.paper.experiments import Column, Experiment, Grid, Results, TableRow
+from vri.paper.grid import TABLE, Run, as_columns, results, run_grid, submit
 from vri.paper.prepare import prepare
 from vri.paper.published import published
+from vri.paper.runs import RunTable
 from vri.paper.settings import Settings, _mistakes, resolve
-from vri.paper.significance import mark, p_value
+from vri.paper.training_run import build
+from vri.paper.verdicts import mark, p_value
 
 SHARED = Path(__file__).parents[2] / "shared" / "published.csv"
 TINY = {"dataset": "digits", "noise": "flip", "rate": 0.4, "clean": 20, "limit": 60, "epochs": 2, "batch_size": 20}
 
 
-def record(job: Job, accuracy: float) -> dict[str, Any]:
+def record(run: Run, accuracy: float) -> dict[str, Any]:
     """A result as a run leaves it, with numbers of ours."""
     epochs = [
         {"epoch": e, "loss": 2 / (e + 1), "meta_loss": 1 / (e + 1), "meta_gradient": (e + 1.0) ** -2, "variance": 3.0}
@@ -40,28 +41,28 @@ def record(job: Job, accuracy: float) -> dict[str, Any]:
     eye = np.eye(10)
     flipped = 0.6 * eye + 0.4 * np.roll(eye, 1, axis=1)
     examined: dict[str, Any] | None = None
-    if job.examine == "rectification":
+    if run.examine == "rectification":
         examined = {
             "largest": 12.0,
             "before": [60 - i for i in range(BINS)],
             "after": [2 * (60 - i) if i < 30 else 1 for i in range(BINS)],
-            "mean_before": 1.0 + job.settings.rate,
+            "mean_before": 1.0 + run.settings.rate,
             "mean_after": 0.5,
             "lowered": 0.9,
             **{kind: flipped.tolist() for kind in ("true", "rectified", "classifier")},
         }
-    elif job.examine == "step-time":
-        examined = {"step_seconds": 0.02, "times_cross_entropy": 2.0 + 0.01 * int(job.settings.options["samples"])}
+    elif run.examine == "step-time":
+        examined = {"step_seconds": 0.02, "times_cross_entropy": 2.0 + 0.01 * int(run.settings.options["samples"])}
     return {
-        "name": job.name,
-        "settings": {"seed": job.settings.seed, "dataset": job.settings.dataset, "method": job.settings.method},
+        "key": run.key,
+        "settings": run.content,
         "last": accuracy,
         "last_10_mean": accuracy - 0.01,
         "noise_rate": 0.4,
-        "noise_hash": f"abcdef{job.settings.seed:010d}",
+        "noise_hash": f"abcdef{run.settings.seed:010d}",
         "split_hash": "0123",
         "seconds": 10.0,
-        "epochs": epochs,
+        "epochs": as_columns(epochs),
         "examined": examined,
     }
 
@@ -69,14 +70,20 @@ def record(job: Job, accuracy: float) -> dict[str, Any]:
 def fill(folder: Path, experiment: Experiment, scale: str = "quick", seeds: int = 3) -> Results:
     """Results in which later rows are better."""
     grid = experiment.grids[scale]
-    folder.mkdir(parents=True, exist_ok=True)
+    table: dict[str, dict[str, Any]] = {}
     for place, row in enumerate(grid.rows):
         for column in grid.columns:
             for seed in range(seeds):
-                job = experiment.job(grid, row, column, seed)
+                run = experiment.run(grid, row, column, seed)
                 accuracy = 0.5 + 0.03 * place + 0.001 * seed + 0.0003 * (place * seed % 3)
-                job.result(folder).write_text(json.dumps(record(job, accuracy)))
+                table[run.key] = record(run, accuracy)
+    write(folder, table)
     return Results.read(experiment, scale, seeds, folder)
+
+
+def write(folder: Path, table: dict[str, dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TABLE).write_text("".join(json.dumps(row) + "\n" for row in table.values()))
 
 
 # what is run
@@ -96,19 +103,19 @@ def test_all_settings_can_be_used(name: str, scale: str) -> None:
     model = backbones.mlp(8, 10, hidden=(8,), seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     built: set[str] = set()
-    jobs = EXPERIMENTS[name].jobs(scale, 1)
-    assert len({job.name for job in jobs}) == len(jobs)  # no two cells are the same run
-    for job in jobs:
-        assert _mistakes(job.settings) == []
-        options = {k: (4, 4) if k == "hidden" else v for k, v in job.settings.options.items()}
-        if (key := f"{job.settings.method} {sorted(options.items(), key=str)}") not in built:
+    runs = EXPERIMENTS[name].runs(scale, 1)
+    assert len({run.key for run in runs}) == len(runs)  # no two cells are the same run
+    for run in runs:
+        assert _mistakes(run.settings) == []
+        options = {k: (4, 4) if k == "hidden" else v for k, v in run.settings.options.items()}
+        if (key := f"{run.settings.method} {sorted(options.items(), key=str)}") not in built:
             built.add(key)
-            METHODS[job.settings.method](model, 10, optimizer, **options)  # refuses what it doesn't know
+            METHODS[run.settings.method](model, 10, optimizer, **options)  # refuses what it doesn't know
 
 
 def test_the_paper_scale_is_the_papers_setting() -> None:
-    jobs = {job.name: job.settings for job in EXPERIMENTS["tab:flip"].jobs("paper", 1)}
-    ours = [s for s in jobs.values() if s.method == "vri" and s.backbone == "resnet32" and s.dataset == "cifar10"]
+    settings = [run.settings for run in EXPERIMENTS["tab:flip"].runs("paper", 1)]
+    ours = [s for s in settings if s.method == "vri" and s.backbone == "resnet32" and s.dataset == "cifar10"]
     assert [s.rate for s in ours] == [0.2, 0.4]
     from_file = resolve("cifar10_flip_resnet32")
     assert replace(ours[1], root=None) == replace(from_file, augment=None)  # crop and flip, which is the default
@@ -116,13 +123,13 @@ def test_the_paper_scale_is_the_papers_setting() -> None:
 
 def test_a_run_that_two_tables_share_is_done_once() -> None:
     robust, convergence = EXPERIMENTS["fig:robustness"], EXPERIMENTS["fig:more_ana2"]
-    both = suite.jobs_of([robust, convergence], "quick", 2, None)
-    assert len(both) == len(robust.jobs("quick", 2))  # 40 and 60 % are in both
+    both = runs_of([robust, convergence], "quick", 2, None)
+    assert len(both) == len(robust.runs("quick", 2))  # 40 and 60 % are in both
 
 
 def test_methods_that_must_know_the_share_of_wrong_labels_are_told_it() -> None:
-    jobs = [j for j in EXPERIMENTS["tab:openset"].jobs("quick", 1) if j.settings.method == "co-teaching"]
-    assert [j.settings.options["noise_rate"] for j in jobs] == pytest.approx([0.6, 0.52])
+    runs = [r for r in EXPERIMENTS["tab:openset"].runs("quick", 1) if r.settings.method == "co-teaching"]
+    assert [r.settings.options["noise_rate"] for r in runs] == pytest.approx([0.6, 0.52])
 
 
 # published numbers
@@ -143,7 +150,7 @@ def test_every_row_with_a_published_name_finds_its_numbers(name: str) -> None:
     for scale, grid in EXPERIMENTS[name].grids.items():
         for row in grid.rows:
             if row.published is not None:
-                assert any(sheets._belongs(p, row) for p in published(name)) or row.label == "cross-entropy", (
+                assert any(report._belongs(p, row) for p in published(name)) or row.label == "cross-entropy", (
                     scale,
                     row,
                 )
@@ -171,7 +178,7 @@ def test_marks_say_better_and_worse(tmp_path: Path) -> None:
     column = results.columns[0]
     assert mark(results, "VRI", column) == ""  # the one that all are compared with
     assert mark(results, "MC", column) == "▲"
-    assert sheets.cell(results, "non-Bayesian", column) == "56.1 ± 0.1 (55.1) ▲"
+    assert report.cell(results, "non-Bayesian", column) == "56.1 ± 0.1 (55.1) ▲"
 
 
 def test_verdicts_follow_the_numbers(tmp_path: Path) -> None:
@@ -191,10 +198,10 @@ def test_verdicts_follow_the_numbers(tmp_path: Path) -> None:
 def test_a_short_schedule_is_judged_by_its_last_epoch(tmp_path: Path) -> None:
     openset = EXPERIMENTS["tab:openset"]
     ends = {scale: fill(tmp_path / scale, openset, scale, seeds=1) for scale in ("quick", "paper")}
-    for scale, results in ends.items():
-        column = results.columns[0]
-        [told] = results.records("VRI", column)
-        assert results.mean("VRI", column) == 100 * told["last_10_mean" if scale == "paper" else "last"]
+    for scale, end in ends.items():
+        column = end.columns[0]
+        [told] = end.records("VRI", column)
+        assert end.mean("VRI", column) == 100 * told["last_10_mean" if scale == "paper" else "last"]
 
 
 def test_a_cell_takes_the_rates_of_its_data_and_network() -> None:
@@ -203,8 +210,8 @@ def test_a_cell_takes_the_rates_of_its_data_and_network() -> None:
         ("tab:efficiency", "small_cnn", "vri", (0.1, 5e-4)),
         ("tab:openset", "small_cnn", "jocor", (1.0, 5e-5)),
     ):
-        jobs = EXPERIMENTS[name].jobs("quick", 1)
-        chosen = [j.settings for j in jobs if j.settings.method == method and j.settings.dataset != "digits"]
+        settings = [run.settings for run in EXPERIMENTS[name].runs("quick", 1)]
+        chosen = [s for s in settings if s.method == method and s.dataset != "digits"]
         assert {(s.backbone, s.lr, s.weight_decay) for s in chosen} == {(network, *rates)}
 
 
@@ -223,9 +230,9 @@ def test_how_near_a_transition_matrix_is() -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_tables_and_figures_are_written(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
-    results = fill(tmp_path / "jobs", experiment)
+    results = fill(tmp_path / "quick", experiment)
     assert results.complete
-    suite.write(results, tmp_path)
+    report.write_files(results, tmp_path)
     folder = tmp_path / name.replace(":", "-")
     wanted = {"table.md", "table.csv", "table.tex", "runs.csv"}
     if experiment.draw is not None:
@@ -241,13 +248,13 @@ def test_tables_and_figures_are_written(name: str, tmp_path: Path) -> None:
     assert tex.count(r"\\") == len(rows)
     assert not any(c in tex.split("% Test")[0] for c in "±▲▼λσ")
     page = tmp_path / "page.md"
-    suite.write_page(results, tmp_path, page, 3)
+    report.write_page(results, tmp_path, page, 3)
     text = page.read_text()
     assert text.count(f"`vri reproduce {name} --scale quick --seeds 3`") == 1
     assert "**At quick scale:**" in text
     for link in ("table.csv", "runs.csv"):
         assert (page.parent / f"{name.replace(':', '-')}/{link}").exists()
-    suite.write_page(results, tmp_path, page, 3)
+    report.write_page(results, tmp_path, page, 3)
     assert page.read_text() == text  # a second writing changes nothing
 
 
@@ -255,18 +262,20 @@ def test_a_diverged_run_is_shown_as_one(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["tab:output_layer"]
     results = fill(tmp_path, experiment)
     grid = experiment.grids["quick"]
+    table = dict(results.found)
     for seed in (0, 1):
-        job = experiment.job(grid, grid.rows[2], grid.columns[0], seed)
-        failed = record(job, 0.5) | {"last": None, "last_10_mean": None, "failed": "loss is NaN", "epochs": []}
-        job.result(tmp_path).write_text(json.dumps(failed))
+        run = experiment.run(grid, grid.rows[2], grid.columns[0], seed)
+        failed = {"last": None, "last_10_mean": None, "failed": "loss is NaN", "epochs": {}}
+        table[run.key] = record(run, 0.5) | failed
+    write(tmp_path, table)
     results = Results.read(experiment, "quick", 3, tmp_path)
-    assert sheets.cell(results, "none", results.columns[0]) == "56.2 (55.2) [2 diverged]"
+    assert report.cell(results, "none", results.columns[0]) == "56.2 (55.2) [2 diverged]"
 
 
-def test_a_job_that_diverges_is_a_result(tmp_path: Path) -> None:
-    bad = Settings(**{**TINY, "method": "cross-entropy", "lr": 1e30})
-    assert run_grid([Job("bad", bad)], tmp_path)
-    found = json.loads((tmp_path / "bad.json").read_text())
+def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
+    bad = Run(Settings(**{**TINY, "method": "cross-entropy", "lr": 1e30}))
+    assert run_grid([bad], tmp_path)
+    found = results([bad], tmp_path)[bad.key]
     assert found["last"] is None
     assert re.match(r"training diverged in epoch 1, step \d of 6: .*NaN or Inf", found["failed"])
     assert str(tmp_path) not in found["failed"]  # nobody else has that folder
@@ -311,7 +320,10 @@ def test_the_time_of_a_step_is_taken() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Experiment:
     grid = Grid(
-        [Row("cross-entropy", {"method": "cross-entropy"}, ("Baseline",)), Row("VRI", {"method": "vri"}, ("VRI",))],
+        [
+            TableRow("cross-entropy", {"method": "cross-entropy"}, ("Baseline",)),
+            TableRow("VRI", {"method": "vri"}, ("VRI",)),
+        ],
         [Column("digits, flip 40 %", TINY)],
         "tiny.",
     )
@@ -335,24 +347,23 @@ def test_the_command_runs_draws_and_goes_on(
     assert "published: CIFAR-10, flip 20 %" in said
     assert "Claim: VRI is ahead.\nHere:  " in said
     assert (tmp_path / "page.md").exists()
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "quick" / "jobs").glob("*.json")}
+    before = (tmp_path / "quick" / "runs.jsonl").stat().st_mtime_ns
     assert main(arguments) == 0
     assert "4 runs, 4 done before\n" in capsys.readouterr().err
-    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert (tmp_path / "quick" / "runs.jsonl").stat().st_mtime_ns == before
 
 
-def test_workers_of_submitit_do_the_runs(small: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = suite.jobs_of([small], "quick", 1, None)
-    handles = submit.submit(jobs, tmp_path, cluster="local", workers=1, options={"timeout_min": 5})
-    for handle in handles:
-        handle.result()
-    assert {p.name for p in tmp_path.glob("*.json")} == {f"{job.name}.json" for job in jobs}
+def test_jobs_of_submitit_do_the_runs(small: Experiment, tmp_path: Path) -> None:
+    pytest.importorskip("submitit", reason="pip install 'vri[slurm]'")
+    runs = runs_of([small], "quick", 1, None)
+    for job in submit(runs, tmp_path, cluster="local", processes=1, options={"timeout_min": 5}):
+        job.result()
+    assert results(runs, tmp_path).keys() == {run.key for run in runs}
 
 
 def test_an_estimate_comes_from_runs_of_the_same_kind(small: Experiment, tmp_path: Path) -> None:
-    (first, second) = suite.jobs_of([small], "quick", 1, None)
-    done = record(first, 0.5) | {"settings": {**first.settings.as_dict()}, "seconds": 123.0}
-    first.result(tmp_path).write_text(json.dumps(done))
+    (first, second) = runs_of([small], "quick", 1, None)
+    RunTable(tmp_path / TABLE).append(record(first, 0.5) | {"seconds": 123.0})
     seconds = seconds_of([first, second], tmp_path)
     assert seconds[0] == 123.0
     assert 0 < seconds[1] < 30
@@ -368,6 +379,9 @@ def test_an_estimate_comes_from_runs_of_the_same_kind(small: Experiment, tmp_pat
         (["tab:flip", "--scale", "huge"], "--scale huge: expected one of quick, paper"),
         (["tab:flip", "--seeds", "0"], "--seeds 0: expected 1 or more"),
         (["tab:flip", "--jobs", "0"], "--jobs 0: expected 1 or more"),
+        (["tab:flip", "--minutes", "-1"], "--minutes -1: expected 0 or more"),
+        (["tab:flip", "--weights", "nowhere.pth"], "--weights nowhere.pth: there is no such file; expected one with"),
+        (["tab:flip", "--submit-option", "a=1"], "--submit-option without --submit: expected --submit slurm or"),
         (["tab:animal", "--scale", "paper"], "tab:animal needs animal10n (ask for the archive at"),
         (["tab:uniform", "--submit", "moon"], "cluster='moon': expected one of slurm, local"),
         (
@@ -381,7 +395,7 @@ def test_wrong_calls_are_named(
 ) -> None:
     assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == 2
     assert f"vri reproduce: {message}" in capsys.readouterr().err
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_list_names_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,9 +18,9 @@ from vri.data.images import ImageData
 from vri.data.splits import save_split, split_hash
 from vri.methods import METHODS
 from vri.paper import prepare as preparation
-from vri.paper.experiment import run
 from vri.paper.prepare import prepare
 from vri.paper.settings import Settings, SettingsError, configs, find_config, method_options, resolve
+from vri.paper.training_run import train_run
 from vri.training.checkpoints import load_checkpoint
 from vri.training.selection import balanced
 
@@ -234,7 +234,7 @@ def test_augmentation_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("runs") / "a"
-    return out, run(small(), out, progress=False)
+    return out, train_run(small(), out, progress=False)
 
 
 def test_what_a_run_leaves(finished: tuple[Path, dict[str, Any]]) -> None:
@@ -306,24 +306,24 @@ def test_an_interrupted_run_goes_on_to_the_same_record(
 
     monkeypatch.setattr(VRI, "step", step)
     with pytest.raises(KeyboardInterrupt):
-        run(small(), tmp_path / "b", progress=False)
+        train_run(small(), tmp_path / "b", progress=False)
     monkeypatch.setattr(VRI, "step", original)
     assert json.loads((tmp_path / "b" / "record.json").read_text())["finished"] is False
-    record = run(small(), tmp_path / "b", resume=True, progress=False)
+    record = train_run(small(), tmp_path / "b", resume=True, progress=False)
     assert without_times(record) == without_times(finished[1])
-    again = run(small(), tmp_path / "b", resume=True, progress=False)  # of a finished run: nothing happens
+    again = train_run(small(), tmp_path / "b", resume=True, progress=False)  # of a finished run: nothing happens
     assert without_times(again) == without_times(finished[1])
 
 
 def test_a_run_is_not_overwritten_or_mixed_up(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     out, _ = finished
     with pytest.raises(SettingsError) as error:
-        run(small(), out)
+        train_run(small(), out)
     assert str(error.value) == (
         f"{out} holds a run already, 2 epochs done; add --resume to go on with it, or give another --out"
     )
     with pytest.raises(SettingsError) as error:
-        run(small(lr=0.5, seed=1), out, resume=True)
+        train_run(small(lr=0.5, seed=1), out, resume=True)
     assert str(error.value) == (
         f"{out} holds another run: lr was 0.02 and is 0.5; seed was 0 and is 1; use the same settings to go on, "
         "or another --out"
@@ -343,7 +343,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_selected_samples_join_clean_ones(tmp_path: Path) -> None:
-    record = run(small(join_selected=True, epochs=3), tmp_path / "a", progress=False)
+    record = train_run(small(join_selected=True, epochs=3), tmp_path / "a", progress=False)
     assert record["sizes"]["clean"] > 0
     assert "selected" in record["epochs"][-1]
     with pytest.raises(SettingsError, match="join_selected=true with selection='two-phase': expected one of balanced"):
@@ -351,19 +351,19 @@ def test_selected_samples_join_clean_ones(tmp_path: Path) -> None:
 
 
 def test_without_clean_samples_the_system_selects_its_own(tmp_path: Path) -> None:
-    record = run(small(clean=0, epochs=3, selection="balanced"), tmp_path / "a", progress=False)
+    record = train_run(small(clean=0, epochs=3, selection="balanced"), tmp_path / "a", progress=False)
     assert "selection_purity" in record["epochs"][-1]
     with Image.open(tmp_path / "a" / "selection.png") as picture:
         assert min(picture.size) > 400
     assert record["sizes"]["clean"] == 0
     with pytest.raises(SettingsError, match="method clean-only learns from clean samples, but clean=0"):
-        run(small(clean=0, method="clean-only", options={}), tmp_path / "b")
+        train_run(small(clean=0, method="clean-only", options={}), tmp_path / "b")
 
 
 def test_two_phases(tmp_path: Path) -> None:
     """The clean samples are the smallest losses of each class of a first network, and leave the training set."""
     settings = small(clean=0, selection="two-phase", selection_size=40, first_epochs=2)
-    record = run(settings, tmp_path / "a", progress=False)
+    record = train_run(settings, tmp_path / "a", progress=False)
     assert record["sizes"] == {"clean": 40, "validation": 0, "train": 160}
     assert 0.5 < record["selection"]["selection_purity"] <= 1
     sets = prepare(settings)
@@ -375,7 +375,7 @@ def test_two_phases(tmp_path: Path) -> None:
     chosen = balanced(losses.double(), sets.train[1], 10, 40)
     right = (sets.train[1] == sets.true_labels)[chosen].double().mean()
     assert record["selection"]["selection_purity"] == pytest.approx(float(right))
-    again = run(settings, tmp_path / "a", resume=True, progress=False)
+    again = train_run(settings, tmp_path / "a", resume=True, progress=False)
     assert without_times(again) == without_times(record)
 
 
@@ -383,7 +383,7 @@ def test_two_phases_when_the_first_network_selects_no_sample_of_a_class(tmp_path
     """Five samples of ten classes: the second network learns from those, and the user hears of it."""
     said: list[str] = []
     settings = small(clean=0, selection="two-phase-smallest", selection_size=5, first_epochs=2)
-    record = run(settings, tmp_path, progress=False, on_remark=said.append)
+    record = train_run(settings, tmp_path, progress=False, on_remark=said.append)
     assert record["finished"]
     assert record["sizes"]["clean"] == 5
     assert record["selection"]["selected_classes"] <= 5

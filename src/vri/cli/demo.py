@@ -19,17 +19,8 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri.cli import demo_run as demo  # imports matplotlib, which --help needn't wait for
+    from vri.paper.demo import compare  # imports matplotlib, which --help needn't wait for
 
-    print(
-        demo.run(
-            options.dataset,
-            options.noise,
-            options.rate,
-            options.seeds,
-            options.out,
-            options.epochs,
-            options.root,
-        )
-    )
+    given = (options.dataset, options.noise, options.rate, options.seeds, options.out, options.epochs, options.root)
+    print(compare(*given))
     return 0

@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     # imported here, as --help needn't wait for them
     from vri import data
     from vri.files import atomic_write
-    from vri.paper.drawing import transition_figure
+    from vri.paper.plots import transition_figure
 
     _check(options)
     images = data.load(options.dataset, options.root)

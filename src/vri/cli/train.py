@@ -75,11 +75,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from vri.paper import experiment as run
+    from vri.paper.training_run import train_run
     from vri.training import distributed as parallel
 
     chosen = parallel.on_first(lambda: _settings(options))
-    record = run.run(
+    record = train_run(
         chosen, options.out, resume=options.resume, progress=not options.quiet, sync_batchnorm=options.sync_batchnorm
     )
     if parallel.first():
@@ -88,8 +88,8 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> "Settings":
-    from vri.paper import experiment as run
     from vri.paper import settings
+    from vri.paper.training_run import read_record
 
     if options.out is None:
         raise ValueError("--out is missing: expected a folder for all that the run leaves, such as --out runs/a")
@@ -99,7 +99,7 @@ def _settings(options: argparse.Namespace) -> "Settings":
     config = files[0] if files else None
     given = {name: getattr(options, name) for name in _OPTIONS}
     asked = config is not None or assignments or any(value is not None for value in given.values())
-    found = run.read_record(options.out) if options.resume else None
+    found = read_record(options.out) if options.resume else None
     if asked or found is None:
         return settings.resolve(config, given, assignments)
     return settings.Settings(**found["settings"])

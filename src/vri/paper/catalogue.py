@@ -1,7 +1,50 @@
-"""All tables and figures of the paper, by name."""
+"""All tables and figures of the paper, by name, and what it takes to run them."""
 
-from vri.paper.pictures import pictures
-from vri.paper.plan import Experiment
-from vri.paper.tables import tables
+from collections.abc import Sequence
+from dataclasses import replace
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (*tables(), *pictures())}
+from vri.data import CATALOGUE
+from vri.paper.experiments import Experiment
+from vri.paper.figure_grids import figures
+from vri.paper.grid import Run
+from vri.paper.settings import nearest
+from vri.paper.table_grids import tables
+
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (*tables(), *figures())}
+
+
+def find(names: Sequence[str]) -> list[Experiment]:
+    """Experiments by name; "all" is all of them."""
+    if "all" in names:
+        return list(EXPERIMENTS.values())
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise ValueError(
+                f"{name!r} is no table or figure{nearest(name, EXPERIMENTS)}; expected all, list or some of "
+                f"{', '.join(EXPERIMENTS)}"
+            )
+    return [EXPERIMENTS[name] for name in dict.fromkeys(names)]
+
+
+def lacking(experiment: Experiment, scale: str, root: str | None) -> list[str]:
+    """Data sets that it needs and that were not found."""
+    return [name for name in experiment.datasets(scale) if CATALOGUE[name].find(root) is None]
+
+
+def why_not(experiment: Experiment, names: Sequence[str]) -> str:
+    """What to do about data that is lacking."""
+    hints = [f"{name} ({CATALOGUE[name].instructions or f'vri data get {name}'})" for name in names]
+    return f"{experiment.name} needs {', '.join(hints)}; where the files lie elsewhere, give --root"
+
+
+def runs_of(
+    experiments: Sequence[Experiment], scale: str, seeds: int, root: str | None, weights: str | None = None
+) -> list[Run]:
+    """The runs of all of them, each once; `weights` are those of ResNet-50."""
+    found: dict[str, Run] = {}
+    for experiment in experiments:
+        for run in experiment.runs(scale, seeds, root):
+            if weights is not None and run.settings.backbone == "resnet50":
+                run = replace(run, settings=replace(run.settings, weights=weights))
+            found.setdefault(run.key, run)
+    return list(found.values())

@@ -1,13 +1,14 @@
 """About how long a run takes: by runs of its kind that are done, else by the cost of a step."""
 
-import json
 import math
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from vri.methods import METHODS, VRI
 from vri.methods.meta import MetaMethod
-from vri.paper.grid import Job
+from vri.paper.grid import TABLE, Run, missing
+from vri.paper.runs import RunTable
 from vri.paper.settings import Settings
 
 # seconds of a step of plain cross-entropy with 100 samples on one core
@@ -22,26 +23,43 @@ _STEP = {
 }
 _META_NETWORKS = 0.012  # seconds of a step of VRI's networks on one core
 _META_STEP = 2.4  # what a meta update adds, in steps of cross-entropy
+_KIND = ("dataset", "method", "backbone", "epochs", "limit")  # settings that tell how long a run takes
 _SAMPLES = {"digits": 1337, "fashion-mnist": 59_000, "clothing1m": 1_000_000, "food101n": 310_000}
 
 
-def seconds_of(jobs: Sequence[Job], folder: Path) -> list[float]:
+def seconds_of(runs: Sequence[Run], folder: Path) -> list[float]:
     """Of each run, on one core."""
     known: dict[tuple[object, ...], list[float]] = {}
-    for path in folder.glob("*.json"):
-        record = json.loads(path.read_text())
-        if record.get("seconds"):
-            settings = Settings(**{k: v for k, v in record["settings"].items() if k in Settings().as_dict()})
-            known.setdefault(_kind(settings), []).append(record["seconds"])
+    for row in RunTable(folder / TABLE).rows().values():
+        if row.get("seconds"):
+            kind = tuple(row["settings"].get(name) for name in _KIND)
+            known.setdefault(kind, []).append(row["seconds"])
     found = []
-    for job in jobs:
-        like = known.get(_kind(job.settings))
-        found.append(sum(like) / len(like) if like else _guess(job.settings))
+    for run in runs:
+        like = known.get(tuple(getattr(run.settings, name) for name in _KIND))
+        found.append(sum(like) / len(like) if like else _guess(run.settings))
     return found
 
 
-def _kind(settings: Settings) -> tuple[object, ...]:
-    return settings.dataset, settings.method, settings.backbone, settings.epochs, settings.limit
+def plan_text(runs: Sequence[Run], folder: Path, processes: int) -> str:
+    """How many runs are to be done, and about how long they take."""
+    left = missing(runs, folder)
+    words = f"{len(runs)} runs, {len(runs) - len(left)} done before"
+    if not left:
+        return words
+    seconds = sum(seconds_of(left, folder)) / processes
+    return f"{words}; about {duration(seconds)} with {processes} process{'es' if processes > 1 else ''}"
+
+
+def duration(seconds: float) -> str:
+    """Roughly, in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{timedelta(seconds=seconds).days} days"
 
 
 def _guess(settings: Settings) -> float:

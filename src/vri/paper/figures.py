@@ -7,8 +7,8 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vri.paper.drawing import COLOURS, transition_heatmap
-from vri.paper.plan import Picture, Results
+from vri.paper.experiments import Picture, Results
+from vri.paper.plots import COLOURS, transition_heatmap
 from vri.paper.verdicts import running_mean
 
 # colour, line style and marker of a row: each alone tells the rows apart
@@ -58,7 +58,7 @@ def rectification(results: Results) -> Picture:
     numbers: list[list[object]] = []
     image = None
     for place, column in enumerate(results.columns):
-        seen = [r["examined"] for r in results.records("VRI", column) if r.get("examined")]
+        seen = results.examined("VRI", column)
         edges = np.linspace(0, seen[0]["largest"], len(seen[0]["before"]) + 1)
         top = axes[0, place]
         for kind, colour, hatch in (("before", COLOURS[2], "//"), ("after", COLOURS[1], None)):
@@ -96,11 +96,11 @@ def collapse(results: Results) -> Picture:
     for axes, kind in zip(figure.subplots(1, len(kinds), sharey=True), kinds, strict=True):
         for row in (r for r in results.rows if r.endswith(kind)):
             method, draws, _ = row.split(", ", 2)
-            runs = [r["epochs"] for r in results.records(row, column) if r.get("epochs")]
-            if not runs:
+            curves = results.curves(row, column, "variance")
+            if not curves:
                 continue
             classes = 10
-            mean = np.array([[e["variance"] for e in run] for run in runs]).mean(0) / np.sqrt(classes)
+            mean = np.mean(curves, axis=0) / np.sqrt(classes)
             epochs = range(1, len(mean) + 1)
             colour, _, marker = LOOKS[method]
             axes.plot(
@@ -132,11 +132,10 @@ def convergence(results: Results) -> Picture:
         for place, (key, title) in enumerate(titles.items()):
             panel = axes[line, place]
             for row in results.rows:
-                runs = [r["epochs"] for r in results.records(row, column) if r.get("epochs")]
-                curves = np.array([[e[key] for e in run] for run in runs])
+                curves = results.curves(row, column, key)
                 if key == "meta_gradient":
-                    curves = np.array([running_mean(list(c)) for c in curves])
-                mean = curves.mean(0)
+                    curves = [running_mean(curve) for curve in curves]
+                mean = np.mean(curves, axis=0)
                 colour, style, marker = LOOKS[row]
                 epochs = np.arange(1, len(mean) + 1)
                 panel.plot(epochs, mean, color=colour, linestyle=style, marker=marker, markersize=4, label=row)

@@ -1,124 +1,213 @@
 """Many independent runs: resumable, in parallel, and on several machines that share a folder.
 
-Each job is one training run with a small result file of its own. Workers claim a job by creating a file that only one
-of them can create, touch it while they work, and remove it in the end. A claim that was not touched for long, or whose
-process is no more on this machine, belongs to a dead worker and is taken over. A job that was stopped goes on from its
-checkpoint.
+Processes take runs from one list. Each locks a run while it works on it; the lock of a process that died is free again,
+and whoever takes it goes on from the last checkpoint. What came out is a line of ``runs.jsonl``.
 """
 
-import json
 import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cached_property
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from vri.core.checks import DivergenceError
-from vri.files import atomic_write
 from vri.paper.examine import EXAMINATIONS
-from vri.paper.experiment import Record, run
+from vri.paper.runs import Record, RunTable, content, key_of, locked
 from vri.paper.settings import Settings
-from vri.training.progress import Row, say_nothing
+from vri.paper.training_run import train_run
+from vri.training.progress import say_nothing
 
-HEARTBEAT = 20.0  # seconds between two touches of a claim
-STALE = 180.0  # seconds without one after which its worker is taken for dead
+TABLE = "runs.jsonl"
+UNFINISHED = "unfinished"  # folder of checkpoints and locks
+CLUSTERS = ("slurm", "local")
 _KEPT = ("last", "last_10_mean", "best_chosen_on_test", "noise_rate", "noise_hash", "split_hash", "seconds")
-_WAIT = 2.0  # seconds between two looks at jobs that others work on
+_WAIT = 2.0  # seconds between two looks at runs that others work on
 
 
 @dataclass(frozen=True)
-class Job:
+class Run:
     """One run of a grid.
 
     Attributes:
-        name: what it is known by; also the name of its files.
         settings: all that it depends on.
         curves: whether the result has all epochs, or only the last one.
         examine: what else is looked at when the training is over: a name of `examine.EXAMINATIONS`.
     """
 
-    name: str
     settings: Settings
     curves: bool = False
     examine: str | None = None
 
-    def result(self, folder: Path) -> Path:
-        """The file with what came out."""
-        return folder / f"{self.name}.json"
+    @cached_property
+    def content(self) -> Record:
+        """What makes it this run and no other."""
+        return content(self.settings) | ({} if self.examine is None else {"examine": self.examine})
+
+    @cached_property
+    def key(self) -> str:
+        """Its name in the table."""
+        return key_of(self.content)
+
+    def __str__(self) -> str:
+        s = self.settings
+        noise = "" if s.noise == "none" else f", {s.noise} {s.rate:g}"
+        return f"{s.method} on {s.dataset}{noise}, seed {s.seed} ({self.key[:8]})"
 
 
-def run_grid(jobs: Sequence[Job], folder: Path, *, workers: int = 1, minutes: float | None = None) -> bool:
-    """Do all jobs without a result, in `workers` processes; whether all have one in the end.
+def results(runs: Sequence[Run], folder: Path) -> dict[str, Record]:
+    """What came out of those that are done, by key."""
+    rows = RunTable(folder / TABLE).rows()
+    return {run.key: rows[run.key] for run in runs if run.key in rows}
 
-    Several calls, on one machine or on many, may share a folder. After `minutes` no new job is begun.
+
+def missing(runs: Sequence[Run], folder: Path) -> list[Run]:
+    """Those without a result."""
+    done = results(runs, folder)
+    return [run for run in runs if run.key not in done]
+
+
+def run_grid(runs: Sequence[Run], folder: Path, *, processes: int = 1, minutes: float | None = None) -> bool:
+    """Do all runs without a result, in so many processes; whether all have one in the end.
+
+    Several calls, on one machine or on many, may share a folder. After `minutes` no new run is begun.
     """
-    names = [job.name for job in jobs]
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"jobs {', '.join(twice[:5])} are there twice; expected each name once")
-    if workers < 1:
-        raise ValueError(f"workers={workers}: expected 1 or more")
-    folder.mkdir(parents=True, exist_ok=True)
+    if processes < 1:
+        raise ValueError(f"processes={processes}: expected 1 or more")
     deadline = None if minutes is None else time.time() + 60 * minutes
-    if workers == 1:
-        work(jobs, folder, deadline)
-    else:
-        context = multiprocessing.get_context("spawn")
-        troubles: SimpleQueue[Exception] = context.SimpleQueue()
-        crew = [context.Process(target=_worker, args=(troubles, jobs, folder, deadline)) for _ in range(workers)]
-        for process in crew:
-            process.start()
-        try:
-            alive = list(crew)
-            while alive:  # one that died is taken note of at once, so that its claim is free
-                wait([process.sentinel for process in alive])
-                alive = [process for process in alive if process.is_alive()]
-        except KeyboardInterrupt:
-            _end(crew)
-            raise
-        if not troubles.empty():
-            raise troubles.get()
-        codes = [process.exitcode for process in crew if process.exitcode]
-        if codes and missing(jobs, folder):
-            raise ChildProcessError(
-                f"{len(codes)} of {workers} workers died (exit codes {', '.join(map(str, codes))}; a negative one is "
-                "a signal, -9 often means too little memory); the same call goes on"
-            )
-    return not missing(jobs, folder)
+    if processes == 1:
+        work(runs, folder, deadline)
+        return not missing(runs, folder)
+    context = multiprocessing.get_context("spawn")
+    errors: SimpleQueue[Exception] = context.SimpleQueue()
+    started = [context.Process(target=_work_in_child, args=(errors, runs, folder, deadline)) for _ in range(processes)]
+    for process in started:
+        process.start()
+    try:
+        alive: list[BaseProcess] = [*started]
+        while alive:  # one that died is waited for at once, or its number would still look alive
+            wait([process.sentinel for process in alive])
+            alive = [process for process in alive if process.is_alive()]
+    except KeyboardInterrupt:
+        _stop(started)
+        raise
+    if not errors.empty():
+        raise errors.get()
+    left = missing(runs, folder)
+    codes = [process.exitcode for process in started if process.exitcode]
+    if codes and left:
+        raise ChildProcessError(
+            f"{len(codes)} of {processes} processes died (exit codes {', '.join(map(str, codes))}; a negative one is "
+            "a signal, -9 often means too little memory); the same call goes on"
+        )
+    return not left
 
 
-def _worker(troubles: "SimpleQueue[Exception]", jobs: Sequence[Job], folder: Path, deadline: float | None) -> None:
-    """A process of `run_grid`; it tells what went wrong there, and does not outlive it."""
+def work(runs: Sequence[Run], folder: Path, deadline: float | None = None, threads: int | None = None) -> None:
+    """Do runs until all are done, by us or by others.
+
+    A run that can't be done (a ValueError) doesn't end the grid: the error is raised when all others are done.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    table, unfinished = RunTable(folder / TABLE), folder / UNFINISHED
+    unfinished.mkdir(parents=True, exist_ok=True)
+    keys = {run.key for run in runs}
+    start, before = time.monotonic(), len(keys & table.rows().keys())
+    failed: dict[str, ValueError] = {}
+    while todo := [run for run in runs if run.key not in table.rows() and run.key not in failed]:
+        begun = False
+        for run in todo:
+            if deadline is not None and time.time() > deadline:
+                return
+            lock = unfinished / f"{run.key}.lock"
+            with locked(lock, wait=False) as mine:
+                if mine is None:
+                    continue
+                if run.key not in table.rows():
+                    begun = True
+                    try:
+                        table.append(_train(run, unfinished / run.key))
+                    except ValueError as error:
+                        failed[run.key] = ValueError(f"{run}: {error}")
+                        continue
+                    except OSError:  # a network can lose a lock: then another one has done the run, and tidied up
+                        if run.key not in table.rows():
+                            raise
+                    finished = len(keys & table.rows().keys())
+                    pace = (time.monotonic() - start) / max(1, finished - before)  # of all processes together
+                    left = (len(keys) - finished) * pace
+                    print(f"{finished}/{len(keys)} {run} ({left:.0f} s left)", file=sys.stderr, flush=True)
+                shutil.rmtree(unfinished / run.key, ignore_errors=True)
+            with suppress(OSError):  # whoever still holds it finds the run in the table
+                lock.unlink()
+        if not begun:
+            time.sleep(_WAIT)  # others work on all that is left: wait, in case one of them dies
+    if failed:
+        first, *more = failed.values()
+        others = f" ({len(more)} more runs failed)" if more else ""
+        raise ValueError(f"{first}{others}") from first
+    with suppress(OSError):  # others may need it
+        unfinished.rmdir()
+
+
+def _train(run: Run, out: Path) -> Record:
+    """Do a run, or the rest of it; its row of the table."""
+    row: Record = {"key": run.key, "settings": run.content}
+    look = None if run.examine is None else EXAMINATIONS[run.examine]
+    settings = replace(run.settings, tensorboard=False)
+    try:  # without remarks, such as how to go on, which the command says itself
+        record = train_run(settings, out, resume=True, progress=False, examine=look, on_remark=say_nothing)
+    except DivergenceError as error:  # so it would each time: a result, too; what follows its first sentence is advice
+        return row | dict.fromkeys(_KEPT) | {"failed": str(error).partition(". ")[0], "epochs": {}}
+    epochs = record["epochs"] if run.curves else record["epochs"][-1:]
+    row |= {key: record[key] for key in _KEPT} | {"epochs": as_columns(epochs)}
+    return row | ({} if run.examine is None else {"examined": record["examined"]})
+
+
+def as_columns(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """A history as one list per quantity, in six digits; those that were never there are left out."""
+    names = dict.fromkeys(name for row in epochs for name in row)
+    columns = {name: [_rounded(row.get(name)) for row in epochs] for name in names}
+    return {name: values for name, values in columns.items() if any(v is not None for v in values)}
+
+
+def _rounded(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if value == value else None
+
+
+def _work_in_child(errors: "SimpleQueue[Exception]", runs: Sequence[Run], folder: Path, deadline: float | None) -> None:
+    """A process of `run_grid`: hands its error over, and does not outlive the process that started it."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # Ctrl-C in a terminal is not for us: `run_grid` passes it on, once
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        work(jobs, folder, deadline, threads=1)
+        work(runs, folder, deadline, threads=1)
     except KeyboardInterrupt:  # saved what it had
         sys.exit(130)
     except Exception as error:
         if not isinstance(error, (ValueError, OSError, ImportError)):
             traceback.print_exc()
         try:
-            troubles.put(error)
+            errors.put(error)
         except Exception:  # one that can't be sent
-            troubles.put(RuntimeError(f"{type(error).__name__}: {error}"))
+            errors.put(RuntimeError(f"{type(error).__name__}: {error}"))
         sys.exit(1)
 
 
@@ -129,196 +218,53 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def _end(crew: Sequence[BaseProcess]) -> None:
-    """Let the workers save their step and end; with a second Ctrl-C at once, with a third whatever they do."""
+def _stop(processes: Sequence[BaseProcess]) -> None:
+    """Let them save their step and end; with a second Ctrl-C at once, with a third whatever they do."""
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
-        for process in crew:
+        for process in processes:
             if process.is_alive() and process.pid is not None:
                 os.kill(process.pid, number)
         try:
-            for process in crew:
+            for process in processes:
                 process.join()
             return
         except KeyboardInterrupt:
             continue
 
 
-def missing(jobs: Sequence[Job], folder: Path) -> list[Job]:
-    """Those without a result."""
-    return [job for job in jobs if not job.result(folder).exists()]
+def check_cluster(cluster: str) -> None:
+    """Refuse what `submit` can't use."""
+    if cluster not in CLUSTERS:
+        raise ValueError(f"cluster={cluster!r}: expected one of {', '.join(CLUSTERS)}")
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        raise ImportError("--submit needs submitit, which is not installed: pip install 'vri[slurm]'") from None
 
 
-def results(jobs: Sequence[Job], folder: Path) -> dict[str, Record]:
-    """What came out of those that have a result, by name."""
-    return {job.name: json.loads(job.result(folder).read_text()) for job in jobs if job.result(folder).exists()}
+def submit(
+    runs: Sequence[Run], folder: Path, *, cluster: str, processes: int, options: Mapping[str, Any] | None = None
+) -> list[Any]:
+    """Let jobs of a cluster do the runs; each works until none is left.
 
+    Args:
+        runs: what is to be done.
+        folder: of the results, which all machines must see; its subfolder ``submitit`` has the logs.
+        cluster: "slurm", or "local" for processes of this machine.
+        processes: how many jobs.
+        options: of submitit's executor, such as ``slurm_partition``, ``timeout_min`` or ``gpus_per_node``.
 
-def work(jobs: Sequence[Job], folder: Path, deadline: float | None = None, threads: int | None = None) -> None:
-    """Do jobs until none is left, or none but those that others work on; a worker's whole life.
-
-    One that can't be done (a ValueError) is left for last: the others are, and then it is told of.
+    Returns:
+        submitit's jobs.
     """
-    if threads is not None:
-        torch.set_num_threads(threads)
-    start, done, before = time.monotonic(), 0, len(jobs) - len(missing(jobs, folder))
-    failed: dict[str, ValueError] = {}
-    while todo := [job for job in missing(jobs, folder) if job.name not in failed]:
-        begun = False
-        for job in todo:
-            if deadline is not None and time.time() > deadline:
-                return
-            with claimed(folder / f".{job.name}.claim") as mine:
-                if not mine or job.result(folder).exists():
-                    continue
-                begun = True
-                try:
-                    _do(job, folder)
-                except OSError:
-                    if not job.result(folder).exists():
-                        raise
-                    continue  # we were suspended and taken for dead: another one has done it, and tidied up
-                except ValueError as error:
-                    failed[job.name] = error
-                    continue
-                done += 1
-                finished = len(jobs) - len(missing(jobs, folder))
-                pace = (time.monotonic() - start) / max(1, finished - before)  # of all workers together
-                left = (len(jobs) - finished) * pace
-                print(f"{finished}/{len(jobs)} {job.name} ({left:.0f} s left)", file=sys.stderr, flush=True)
-        if not begun:
-            time.sleep(_WAIT)  # all that is left is claimed: wait, in case a worker dies
-    if failed:
-        (name, first), *more = failed.items()
-        others = f" ({len(more)} more runs failed)" if more else ""
-        raise ValueError(f"{name}: {first}{others}") from first
+    check_cluster(cluster)
+    import submitit
 
-
-def _do(job: Job, folder: Path) -> None:
-    runs = folder / "unfinished" / job.name
-    defaults = Settings().as_dict()
-    # where files lay and how the result was computed is nobody's business
-    chosen = {k: v for k, v in job.settings.as_dict().items() if v != defaults[k] and k not in ("root", "workers")}
-    small: Record = {"name": job.name, "settings": {"seed": job.settings.seed, **chosen}}
-    look = None if job.examine is None else EXAMINATIONS[job.examine]
+    executor = submitit.AutoExecutor(folder=folder / "submitit", cluster=cluster)
     try:
-        record = run(
-            replace(job.settings, tensorboard=False),
-            runs,
-            resume=True,
-            progress=False,
-            examine=look,
-            on_remark=say_nothing,  # such as how to go on, which the command says itself
-        )
-    except DivergenceError as error:  # so it would each time: a result, too; what follows its first sentence is advice
-        small |= dict.fromkeys(_KEPT) | {"failed": str(error).partition(". ")[0], "epochs": []}
-    else:
-        small |= {key: record[key] for key in _KEPT}
-        small["epochs"] = [_rounded(row) for row in record["epochs"]] if job.curves else record["epochs"][-1:]
-        if job.examine is not None:
-            small["examined"] = record["examined"]
-    with atomic_write(job.result(folder)) as file:
-        file.write(json.dumps(small).encode() + b"\n")
-    shutil.rmtree(runs, ignore_errors=True)
-
-
-def _rounded(row: Row) -> Row:
-    """An epoch without what can be read elsewhere, in six digits: there are many of them."""
-    short = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items() if v is not None}
-    return {k: v for k, v in short.items() if v == v}
-
-
-@contextmanager
-def claimed(path: Path) -> Iterator[bool]:
-    """Whether the claim is ours; while it is, it is touched, and afterwards removed."""
-    token = f"{_machine()} {os.getpid()} {uuid.uuid4().hex}"
-    if not _claim(path, token):
-        yield False
-        return
-    ended = threading.Event()
-    beat = threading.Thread(target=_touch, args=(path, token, ended), daemon=True)
-    beat.start()
-    try:
-        yield True
-    finally:
-        ended.set()
-        beat.join()
-        if _is_ours(path, token):
-            path.unlink(missing_ok=True)
-
-
-def _claim(path: Path, token: str) -> bool:
-    if _create(path, token):
-        return True
-    if not _stale(path):
-        return False
-    # Among those who find it stale, one at a time looks again and takes it over. Should that one die in between, its
-    # own file gets stale too and is simply removed: this needs two deaths and two quick rivals to go wrong.
-    guard = path.with_name(f"{path.name}.takeover")
-    if not _create(guard, token):
-        if _stale(guard):
-            guard.unlink(missing_ok=True)
-        return False
-    try:
-        if _stale(path):
-            path.unlink(missing_ok=True)
-        return _create(path, token)
-    finally:
-        guard.unlink(missing_ok=True)
-
-
-def _create(path: Path, token: str) -> bool:
-    """Create the file, unless it exists: only one of many can."""
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(token)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _stale(path: Path) -> bool:
-    try:
-        return time.time() - path.stat().st_mtime > STALE or _owner_is_dead(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return False
-
-
-def _owner_is_dead(token: str) -> bool:
-    """Whether the claim is of a process of this machine that is no more; of other machines nothing is known."""
-    machine, _, rest = token.partition(" ")
-    number = rest.partition(" ")[0]
-    if sys.platform != "linux" or machine != _machine() or not number.isdigit():  # also one that is not written yet
-        return False
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-@cache
-def _machine() -> str:
-    """Where process numbers mean the same: this machine since it was started, and this container."""
-    known = [socket.gethostname().replace(" ", "-")]
-    if sys.platform == "linux":
-        known += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
-    return "/".join(known)
-
-
-def _is_ours(path: Path, token: str) -> bool:
-    try:
-        return path.read_text(encoding="utf-8") == token
-    except OSError:
-        return False
-
-
-def _touch(path: Path, token: str, ended: threading.Event) -> None:
-    while not ended.wait(HEARTBEAT):
-        if not _is_ours(path, token):  # we were taken for dead
-            return
-        try:
-            os.utime(path)
-        except OSError:
-            return
+        executor.update_parameters(name="vri", **{"timeout_min": 24 * 60, **(options or {})})
+    except (NameError, TypeError, ValueError, AssertionError) as error:
+        raise ValueError(f"submitit refused an option ({error}); expected such as timeout_min=600") from None
+    threads = int((options or {}).get("cpus_per_task", 1))
+    with executor.batch():
+        return [executor.submit(work, list(runs), folder, None, threads) for _ in range(processes)]

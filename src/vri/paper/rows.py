@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vri.methods import METHODS
-from vri.paper.plan import Column, Grid, Row
+from vri.paper.experiments import Column, Grid, TableRow
 from vri.paper.settings import Settings, resolve
 
 Values = Mapping[str, Any]
@@ -87,17 +87,17 @@ RATES: dict[str, dict[str, tuple[float, float]]] = {
 }
 
 
-def quick(label: str, method: str, published: tuple[str, ...] | None = None, **changes: Any) -> Row:
+def quick(label: str, method: str, published: tuple[str, ...] | None = None, **changes: Any) -> TableRow:
     """A row at quick scale: VRI and its kin with their defaults, meta-learning rivals with the same γ."""
     options = {**(GAMMA if method in META else {}), **changes.pop("options", {})}
-    return Row(label, {"method": method, **changes, "options": options}, published)
+    return TableRow(label, {"method": method, **changes, "options": options}, published)
 
 
-def paper(label: str, method: str, published: tuple[str, ...] | None = None, **changes: Any) -> Row:
+def paper(label: str, method: str, published: tuple[str, ...] | None = None, **changes: Any) -> TableRow:
     """A row at the paper's scale: the paper's options for VRI and its kin, each rival's own defaults."""
     own = {k: v for k, v in PAPER.items() if not (method == "non-bayesian" and k == "samples")}
     options = {**(own if method in OURS else {}), **changes.pop("options", {})}
-    return Row(label, {"method": method, **changes, "options": options}, published)
+    return TableRow(label, {"method": method, **changes, "options": options}, published)
 
 
 def columns(data: Mapping[str, Values], noise: str, rates: Iterable[float], words: str | None = None) -> list[Column]:
@@ -116,7 +116,7 @@ def from_config(label: str, name: str) -> Column:
     return Column(label, {k: v for k, v in own.items() if k not in ("method", "options", "seed")})
 
 
-def comparison(names: Mapping[str, tuple[str, tuple[str, ...] | None]], make: Any, **changes: Any) -> list[Row]:
+def comparison(names: Mapping[str, tuple[str, tuple[str, ...] | None]], make: Any, **changes: Any) -> list[TableRow]:
     """Rows of a table that compares methods: the three plain baselines first, VRI last."""
     listed = {
         "cross-entropy": ("cross-entropy", ("Baseline",)),
@@ -147,10 +147,10 @@ def rivals(*names: str) -> dict[str, tuple[str, tuple[str, ...] | None]]:
     return {name: RIVALS[name] for name in names}
 
 
-def with_backbone(rows: Iterable[Row], backbone: str, word: str) -> list[Row]:
+def with_backbone(rows: Iterable[TableRow], backbone: str, word: str) -> list[TableRow]:
     """The same rows on another classifier, which is part of their published names."""
     return [
-        Row(
+        TableRow(
             f"{row.label} ({word})" if row.label != "VRI" or backbone != "resnet32" else row.label,
             {**row.settings, "backbone": backbone},
             None if row.published is None else (row.published[0], "", word),
@@ -159,6 +159,6 @@ def with_backbone(rows: Iterable[Row], backbone: str, word: str) -> list[Row]:
     ]
 
 
-def grid(rows: list[Row], cols: list[Column], words: str = QUICK_WORDS) -> Grid:
+def grid(rows: list[TableRow], cols: list[Column], words: str = QUICK_WORDS) -> Grid:
     """A grid at quick scale."""
     return Grid(rows, cols, words, RATES)

@@ -1,4 +1,7 @@
-"""Does a claim of the paper hold? Each function reads it from the results and says so in a sentence or two."""
+"""Does a claim of the paper hold? Each function reads it from the results and says so in a sentence or two.
+
+Differences between two rows are tested in pairs over seeds: both had the same data, noise and order.
+"""
 
 import math
 import statistics
@@ -6,10 +9,11 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
+from scipy import stats
 
-from vri.paper.plan import Results
-from vri.paper.significance import differs
+from vri.paper.experiments import Results
 
+LEVEL = 0.05  # of significance
 NEAR = 1.0  # points of accuracy that count as "nearly the same"
 RECOVERED = 0.1  # share of a class's labels that an estimated transition matrix may misplace
 COLLAPSED = 0.1  # part of its first variance below which a posterior has collapsed
@@ -98,7 +102,7 @@ def efficiency(results: Results) -> str:
 def step_times(results: Results, row: str) -> tuple[float, float]:
     """Of a step, cross-entropy = 1, and in milliseconds: medians over seeds."""
     (column,) = results.columns
-    seen = [r["examined"] for r in results.records(row, column) if r.get("examined")]
+    seen = results.examined(row, column)
     if not seen:
         return math.nan, math.nan
     return (
@@ -126,7 +130,7 @@ def rectification(results: Results) -> str:
     """Losses lowered, matrix recovered."""
     parts, lowered, errors = [], [], []
     for column in results.columns:
-        seen = [r["examined"] for r in results.records("VRI", column) if r.get("examined")]
+        seen = results.examined("VRI", column)
         drop = statistics.mean(e["mean_before"] - e["mean_after"] for e in seen)
         found = {kind: statistics.mean(matrix_error(e[kind], e["true"]) for e in seen) for kind in _KINDS}
         lowered.append(drop)
@@ -172,8 +176,8 @@ def collapse(results: Results) -> str:
 
 def variance_left(results: Results, row: str, column: str) -> float:
     """Last epoch's variance as a part of the first one's, mean over seeds."""
-    runs = [r["epochs"] for r in results.records(row, column) if r.get("epochs")]
-    return statistics.mean(e[-1]["variance"] / e[0]["variance"] for e in runs) if runs else math.nan
+    curves = results.curves(row, column, "variance")
+    return statistics.mean(curve[-1] / curve[0] for curve in curves) if curves else math.nan
 
 
 def convergence(results: Results) -> str:
@@ -181,9 +185,9 @@ def convergence(results: Results) -> str:
     parts, good = [], []
     for column in results.columns:
         for row in results.rows:
-            runs = [r["epochs"] for r in results.records(row, column) if r.get("epochs")]
-            first, last = (statistics.mean(e[i]["meta_loss"] for e in runs) for i in (0, -1))
-            slope = statistics.mean(decay(running_mean([x["meta_gradient"] for x in e])) for e in runs)
+            losses, gradients = (results.curves(row, column, name) for name in ("meta_loss", "meta_gradient"))
+            first, last = (statistics.mean(curve[i] for curve in losses) for i in (0, -1))
+            slope = statistics.mean(decay(running_mean(curve)) for curve in gradients)
             if row == "VRI":
                 good.append(last < first and slope <= -0.5)
             parts.append(f"{row}, {column}: meta loss {first:.2f} → {last:.2f}, exponent {slope:+.2f}")
@@ -240,6 +244,33 @@ def sensitivity(results: Results) -> str:
         f"{spread:.1f} between best and worst ({listed}). Clean samples: {_word(all(rising)).lower()}; "
         f"{'; '.join(parts)}."
     )
+
+
+def p_value(ours: list[float], theirs: list[float]) -> float:
+    """Of a paired t-test, two-sided; 1 where there is nothing to test."""
+    pairs = list(zip(ours, theirs, strict=False))
+    differences = [a - b for a, b in pairs]
+    if len(pairs) < 2 or len(ours) != len(theirs):
+        return 1.0
+    if max(differences) - min(differences) < 1e-12:  # no spread: equal, or shifted by a constant
+        return 1.0 if abs(differences[0]) < 1e-12 else 0.0
+    found = float(stats.ttest_1samp(differences, 0.0).pvalue)
+    return 1.0 if math.isnan(found) else found
+
+
+def differs(results: Results, row: str, other: str, column: str) -> bool:
+    """Whether two rows differ in a column."""
+    return p_value(results.scores(row, column), results.scores(other, column)) < LEVEL
+
+
+def mark(results: Results, row: str, column: str) -> str:
+    """▲ or ▼ where a row is better or worse than the one that all are compared with, else nothing."""
+    reference = results.experiment.compare
+    if reference is None or row == reference or reference not in results.rows:
+        return ""
+    if not differs(results, row, reference, column):
+        return ""
+    return "▲" if results.mean(row, column) > results.mean(reference, column) else "▼"
 
 
 def _judgement(right: int, all_of: int) -> str:

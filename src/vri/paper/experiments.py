@@ -1,0 +1,213 @@
+"""What a table or figure is made of: rows and columns of settings, each cell with a run for every seed."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vri.paper.grid import Run, results
+from vri.paper.runs import Record
+from vri.paper.settings import Settings
+
+SCALES = ("quick", "paper")
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A method or a variant of one.
+
+    Attributes:
+        label: what it is called in the table.
+        settings: those that make it what it is.
+        published: its name in the paper's table: (method, detail, backbone), the last two where they matter.
+    """
+
+    label: str
+    settings: Mapping[str, Any]
+    published: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """Data and noise, or what else is varied across.
+
+    Attributes:
+        label: heading.
+        settings: those that it stands for.
+        group: panel or line of a figure that it belongs to.
+        x: its place on the axis of a figure.
+    """
+
+    label: str
+    settings: Mapping[str, Any]
+    group: str = ""
+    x: float = 0.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All runs of a table or figure at one scale.
+
+    Attributes:
+        rows: methods.
+        columns: what they are tried on.
+        about: the setting in words.
+        rates: learning rate and weight decay by "data set, backbone" and by method, where a row or column says nothing
+            else.
+    """
+
+    rows: Sequence[TableRow]
+    columns: Sequence[Column]
+    about: str
+    rates: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper.
+
+    Attributes:
+        name: the paper's own.
+        title: what it shows.
+        claim: what the paper reads from it.
+        grids: by scale.
+        verdict: whether the claim holds, in words, from results.
+        draw: draws the figure; None for a table.
+        score: which accuracy counts at paper scale: of the "last" epoch, or "last_10_mean" as in one of its tables;
+            short schedules have no ten epochs at their end, there it is always the last.
+        examine: what else each run looks at.
+        compare: row that the others are compared with, seed by seed; None compares nothing.
+    """
+
+    name: str
+    title: str
+    claim: str
+    grids: Mapping[str, Grid]
+    verdict: Callable[["Results"], str]
+    draw: Callable[["Results"], "Picture"] | None = None
+    score: str = "last"
+    examine: str | None = None
+    compare: str | None = "VRI"
+
+    @property
+    def folder(self) -> str:
+        """Of its files: the name, without what a file system may refuse."""
+        return self.name.replace(":", "-")
+
+    def runs(self, scale: str, seeds: int, root: str | None = None) -> list[Run]:
+        """All of them, seed by seed: a table of one seed is there before the second begins."""
+        grid = self.grids[scale]
+        return [self.run(grid, row, c, s, root) for s in range(seeds) for c in grid.columns for row in grid.rows]
+
+    def run(self, grid: Grid, row: TableRow, column: Column, seed: int, root: str | None = None) -> Run:
+        """That of a cell and a seed; one that two tables share is done once."""
+        options = {**column.settings.get("options", {}), **row.settings.get("options", {})}
+        merged = {**column.settings, **row.settings, "options": options}
+        rates = grid.rates.get(f"{merged['dataset']}, {merged.get('backbone')}", {}).get(merged["method"])
+        if rates is not None:
+            merged = {"lr": rates[0], "weight_decay": rates[1], **merged}
+        chosen = Settings(**{**merged, "seed": seed, "root": root})
+        if chosen.method in _KNOWS_THE_RATE:
+            chosen = replace(chosen, options={"noise_rate": wrong_share(chosen), **options})
+        return Run(chosen, curves=True, examine=self.examine)
+
+    def datasets(self, scale: str) -> list[str]:
+        """Names of the data sets that it needs."""
+        return list(dict.fromkeys(str(c.settings["dataset"]) for c in self.grids[scale].columns))
+
+
+_KNOWS_THE_RATE = ("co-teaching", "jocor")  # are told the share of wrong labels, as in their papers
+
+
+def wrong_share(settings: Settings) -> float:
+    """The share of wrong labels that noise at this rate makes, for methods that must know it."""
+    if settings.noise == "uniform":
+        return 0.9 * settings.rate if settings.dataset != "cifar100" else 0.99 * settings.rate
+    if settings.noise.startswith("open-"):
+        return 0.2 + 0.8 * settings.rate
+    return {"worse": 0.4, "none": 0.2}.get(settings.noise, settings.rate)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, and the table of numbers behind it."""
+
+    figure: Any  # matplotlib.figure.Figure
+    header: Sequence[str]
+    numbers: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What came out of an experiment so far."""
+
+    experiment: Experiment
+    scale: str
+    seeds: int
+    found: Mapping[str, Record] = field(repr=False)
+
+    @classmethod
+    def read(cls, experiment: Experiment, scale: str, seeds: int, folder: Path) -> "Results":
+        """Those in a folder."""
+        return cls(experiment, scale, seeds, results(experiment.runs(scale, seeds), folder))
+
+    @property
+    def grid(self) -> Grid:
+        """Rows and columns."""
+        return self.experiment.grids[self.scale]
+
+    @property
+    def wanted(self) -> int:
+        """How many runs there are in all."""
+        return len(self.grid.rows) * len(self.grid.columns) * self.seeds
+
+    @property
+    def complete(self) -> bool:
+        """Whether all runs are there."""
+        return len(self.found) == len({run.key for run in self.experiment.runs(self.scale, self.seeds)})
+
+    def records(self, row: str, column: str) -> list[Record]:
+        """All runs of a cell that are there, failed ones too, in the order of their seeds."""
+        at, where = self._row(row), self._column(column)
+        keys = [self.experiment.run(self.grid, at, where, seed).key for seed in range(self.seeds)]
+        return [self.found[key] for key in keys if key in self.found]
+
+    def curves(self, row: str, column: str, quantity: str) -> list[list[float]]:
+        """A quantity by epoch, one list per run that did not fail."""
+        return [r["epochs"][quantity] for r in self.records(row, column) if r.get("epochs")]
+
+    def examined(self, row: str, column: str) -> list[Record]:
+        """What else was looked at, one record per run that did not fail."""
+        return [r["examined"] for r in self.records(row, column) if r.get("examined")]
+
+    def scores(self, row: str, column: str, score: str | None = None) -> list[float]:
+        """Test accuracies in %, one per seed, of runs that did not fail."""
+        kind = score or (self.experiment.score if self.scale == "paper" else "last")
+        return [100 * r[kind] for r in self.records(row, column) if r.get(kind) is not None]
+
+    def mean(self, row: str, column: str) -> float:
+        """Mean accuracy in %; NaN where there is none."""
+        values = self.scores(row, column)
+        return statistics.mean(values) if values else float("nan")
+
+    def average(self, row: str, columns: Sequence[str] | None = None) -> float:
+        """Mean over columns."""
+        chosen = columns if columns is not None else self.columns
+        return statistics.mean(self.mean(row, column) for column in chosen)
+
+    @property
+    def rows(self) -> list[str]:
+        """Labels of the rows."""
+        return [row.label for row in self.grid.rows]
+
+    @property
+    def columns(self) -> list[str]:
+        """Labels of the columns."""
+        return [column.label for column in self.grid.columns]
+
+    def _row(self, label: str) -> TableRow:
+        return next(row for row in self.grid.rows if row.label == label)
+
+    def _column(self, label: str) -> Column:
+        return next(column for column in self.grid.columns if column.label == label)
