@@ -40,7 +40,9 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     noisy = torch.where(torch.rand(SAMPLES, generator=generator) < 0.3, (labels + 1) % CLASSES, labels)
     model = backbones.mlp(FEATURES, CLASSES, (16,), seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-3)
-    small = {"hidden": (16, 16)} if name in ("vri", "mc", "non-bayesian", "vri-literal", "warpi", "mlc") else {}
+    small: dict[str, Any] = (
+        {"hidden": (16, 16)} if name in ("vri", "mc", "non-bayesian", "vri-literal", "warpi", "mlc") else {}
+    )
     method = METHODS[name](model, CLASSES, optimizer, generator=generator, **small)
     method.begin_training(SAMPLES, lambda: iter([(inputs[:200], labels[:200])]))
     start, memory, worst, failed = time.perf_counter(), [], 0.0, ""

@@ -27,9 +27,9 @@ class Recorder(Method):
     """Does nothing but write down what the loop asks of it."""
 
     def __init__(self, metrics: list[dict[str, float]] | None = None, every: int = 2) -> None:
-        self.model, self.num_classes = nn.Linear(4, CLASSES), CLASSES
-        groups = [{"params": [self.model.weight], "lr": 1.0}, {"params": [self.model.bias], "lr": 0.1}]
-        self.optimizer = torch.optim.SGD(groups)
+        model = nn.Linear(4, CLASSES)
+        groups = [{"params": [model.weight], "lr": 1.0}, {"params": [model.bias], "lr": 0.1}]
+        super().__init__(model, CLASSES, torch.optim.SGD(groups))
         self.every, self.steps, self.metrics = every, 0, metrics
         self.rates: list[list[float]] = []
         self.epochs: list[tuple[int, int]] = []

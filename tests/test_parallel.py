@@ -1,7 +1,6 @@
 """Two workers train exactly as one does: the same weights, numbers, selections and files."""
 
 import json
-import math
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ import parallel_worker as worker
 from vri.bench.distributed import rows_of
 from vri.bench.timing import Sizes
 from vri.cli import main
+from vri.core import share
 from vri.data.batches import Batches
 from vri.training import batchnorm
 from vri.training import distributed as parallel
@@ -92,7 +92,10 @@ def test_two_workers_equal_one(name: str, one: Results, two: list[Results]) -> N
     """Weights, optimizers, meta networks, memories, generator and every reported number, after 20 steps."""
     mine, theirs = one[name], two[0][name]
     assert far(mine["state"], theirs["state"], 1e-6) == []
-    assert far(mine["metrics"], theirs["metrics"], 1e-6) == []
+    different = far(mine["metrics"], theirs["metrics"], 1e-6)
+    assert different == (
+        ["meta_gradient"] if name.startswith("l2rw") else []
+    )  # there it is that of a share's own weights
 
 
 @pytest.mark.parametrize("name", worker.RUNS)
@@ -167,9 +170,7 @@ def test_the_benchmark_measures(two: list[Results]) -> None:
     found = two[0]["benchmark"]
     model, meta = 466_714, 640 + (129 + 65) * 1024 + 2 * (1025 * 512 + 513 * 20)
     assert (found["model bytes"], found["meta bytes"]) == (4 * model, 4 * meta)
-    reported = found["bytes"]["vri"]["without one"] - 4 * model  # a few numbers beside the gradients
-    assert reported in range(8, 100, 8)
-    update, plain = 4 * (3 * model + meta) + reported, 4 * model + reported
+    update, plain = 4 * (3 * model + meta), 4 * model
     kinds = {"with a meta update": update, "without one": plain, "mean": (update + plain) // 2}
     assert found["bytes"] == {"vri": kinds}
     rows = rows_of(found, Sizes(batch=4, image=8))
@@ -186,7 +187,7 @@ def test_half_precision(one: Results, two: list[Results]) -> None:
     assert far(*models, 2e-2) == []
 
 
-def test_batches_that_do_not_say_which_part_they_are(one: Results, two: list[Results]) -> None:
+def test_a_loop_of_ones_own(one: Results, two: list[Results]) -> None:
     for results in two:
         assert far(one["plain"]["state"], results["plain"]["state"], 1e-12) == []
         assert results["plain"]["metrics"] == pytest.approx(one["plain"]["metrics"], abs=1e-12)
@@ -208,12 +209,11 @@ def test_messages(two: list[Results]) -> None:
     assert first.pop("on_first") == "ValueError: no such file"
     assert second.pop("on_first") == "FailedElsewhere: the first worker failed: ValueError: no such file"
     assert first == second
-    assert first == {
-        "small batch": "ValueError: a batch of 1 for 2 workers: expected at least one sample for each; raise "
-        "batch_size, give more samples, or start fewer workers",
-        "no sums": "ValueError: Recorder does not run on several workers yet: its step does not sum over them; start "
-        "one worker, or build the step on vri.training.distributed and set on_workers = True",
-    }
+    text = (
+        "ValueError: a batch of {} for 2 processes: expected a multiple of 2, so that all have as many samples; change "
+        "batch_size, give more samples, or start fewer processes"
+    )
+    assert first == {"odd batch": text.format(3), "one sample": text.format(1)}
 
 
 def test_a_dead_worker_ends_the_job(two: list[Results], ended: list[subprocess.CompletedProcess[str]]) -> None:
@@ -259,6 +259,7 @@ def test_alone_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(3, 2)
     same: list[Callable[[Tensor], Tensor]] = [parallel.total, parallel.gather]
     assert all(function(x) is x for function in same)
+    assert type(share.current()) is share.Share
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-3", "inf", "nan"])
@@ -288,18 +289,16 @@ def test_workers_that_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-@pytest.mark.parametrize("total", [1, 7, 100])
+@pytest.mark.parametrize("count", [1, 7, 100])
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
-def test_parts_cover_a_batch(total: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, shares = [], []
+def test_rows_to_look_at_cover_all(count: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
     for rank in range(workers):
         monkeypatch.setattr(parallel, "_group", parallel._Group(rank, workers, rank, 1.0))
-        part = parallel.part_of(total)
-        rows += range(part.start, part.start + part.count)
-        shares.append(part.share)
-        assert abs(part.count - total / workers) < 1
-    assert rows == list(range(total))
-    assert math.isclose(sum(shares), 1)
+        mine = parallel.rows_of(count)
+        assert abs(len(mine) - count / workers) < 1
+        rows += mine
+    assert rows == list(range(count))
 
 
 def test_a_gpu_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,39 +21,23 @@ SOURCE = ROOT / "src"
 
 
 LAYERS = {  # a module belongs to the longest name that begins it; what is not named is an application
-    "vri.core.checks": "border",
-    "vri.files": "border",
-    "vri.core.randomness": "border",
-    "vri.core.objective": "algorithm",
-    "vri.core.networks": "algorithm",
-    "vri.core.bilevel": "algorithm",
-    "vri.core.tangents": "algorithm",
-    "vri.training.distributed": "border",
-    "vri.core.model": "algorithm",
-    "vri.methods.base": "interface",
+    "vri.files": "files",
+    "vri.core": "core",
     "vri.methods": "methods",
     "vri.noise": "data",
     "vri.backbones": "data",
     "vri.data": "data",
-    "vri.training.loop": "loop",
-    "vri.training.early_stopping": "loop",
-    "vri.training.state": "loop",
-    "vri.training.checkpoints": "loop",
-    "vri.training.progress": "loop",
-    "vri.training.evaluation": "loop",
-    "vri.training.selection": "loop",
-    "vri.training.trusted": "loop",
+    "vri.training": "training",
     "vri.cli": "command line",
     "vri.__main__": "command line",
 }
 EVERYTHING = {*LAYERS.values(), "application"}
 MAY_IMPORT = {
-    "border": {"border"},
-    "algorithm": {"border", "algorithm"},
-    "interface": {"border"},
-    "methods": {"border", "algorithm", "interface", "methods"},
-    "data": {"border", "data"},
-    "loop": {"border", "algorithm", "interface", "data", "loop"},  # any method, so none by name
+    "files": {"files"},
+    "core": {"core"},
+    "methods": {"core", "methods"},
+    "data": {"files", "core", "data"},
+    "training": {"files", "core", "methods", "data", "training"},
     "application": EVERYTHING - {"command line"},
     "command line": EVERYTHING,
 }
@@ -104,6 +88,19 @@ def test_imports_point_one_way() -> None:
     assert wrong == []
 
 
+def test_training_knows_no_method_by_name() -> None:
+    found = {other for name, others in graph().items() if layer(name) == "training" for other in others}
+    assert {name for name in found if layer(name) == "methods"} == {"vri.methods.base", "vri.methods.memory"}
+
+
+def test_one_module_knows_torch_distributed() -> None:
+    """No method, no equation and no data set hears of other processes."""
+    knows = [
+        name for name, file in module_files().items() if re.search(r"torch\.distributed|\bdist\.", file.read_text())
+    ]
+    assert knows == ["vri.training.distributed"]
+
+
 def test_there_are_no_import_cycles() -> None:
     left = graph()
     while free := {name for name, others in left.items() if not others}:  # nothing left that they wait for
@@ -118,7 +115,7 @@ def test_the_layers_name_modules_that_exist() -> None:
 def test_the_import_reader_reads() -> None:
     """On imports known to be there; a reader that finds none would pass the tests above."""
     found = graph()
-    assert {"vri.core.objective", "vri.core.bilevel", "vri.methods.base"} <= found["vri.methods.meta"]
+    assert {"vri.core.bilevel", "vri.core.model", "vri.methods.base"} <= found["vri.methods.meta"]
     assert "vri.cli" in found["vri.__main__"]
     assert {"vri.noise", "vri.methods"} <= found["vri"]
 

@@ -69,8 +69,8 @@ def take_steps(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     sizes, device = Sizes(**request["sizes"]), parallel.local_device(torch.device(request["device"]))
     whole = [images(sizes, Layout(), str(device), seed) for seed in (0, 1)]
-    part = parallel.part_of(sizes.batch)
-    batch, meta_batch = (parallel.PartOfBatch([part.rows(t) for t in each], part) for each in whole)
+    rows = parallel.rows_of(sizes.batch)
+    batch, meta_batch = ([t[rows.start : rows.stop] for t in each] for each in whole)
     found: dict[str, Any] = {"bytes": {}, "seconds": {}, "processor seconds": {}, "threads": torch.get_num_threads()}
     with torch_warnings_ignored():
         for name in VARIANTS:
@@ -79,7 +79,7 @@ def take_steps(request: Mapping[str, Any]) -> dict[str, Any]:
             together = _method(name, device)
             found["model bytes"] = sum(p.nbytes for p in together.model.parameters())
             if isinstance(together, MetaMethod):
-                found["meta bytes"] = sum(p.nbytes for p in together._meta_parameters)
+                found["meta bytes"] = sum(p.nbytes for p in together.meta_parameters)
             found["bytes"][name] = _bytes(together, batch, meta_batch)
             for clock in _CLOCKS:
                 found[clock][name] = {"one": [], "all": []}

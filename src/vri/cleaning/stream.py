@@ -25,7 +25,7 @@ from vri.cleaning.state import OUTPUTS, STATE, begin, check_out, load_found, sav
 from vri.cleaning.stream_judge import Judge, Learned, Probabilities
 from vri.cleaning.stream_source import Stream, blocks, open_stream
 from vri.cleaning.tables import parquet_library
-from vri.data.batches import derive_seed
+from vri.core.randomness import derive_seed
 from vri.estimator import VRIClassifier
 from vri.files import atomic_write
 

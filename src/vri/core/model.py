@@ -1,17 +1,16 @@
 """Any `nn.Module` seen as the classifier F_θ of the paper: logits and features, at θ or at other parameters."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from vri.core.checks import Batch, check_finite, unpack
+from vri.core import share
+from vri.core.checks import Batch, unpack
 from vri.core.randomness import seeded
 from vri.core.tangents import Convolved, Record
-from vri.training import distributed as parallel
-from vri.training.distributed import Part
 
 Parameters = dict[str, Tensor]
 
@@ -30,6 +29,11 @@ class Forward(NamedTuple):
     outputs: Outputs
     seed: int  # of its dropout masks
     kept: Sequence[Convolved] = ()  # outputs on the way, for a tangent pass
+
+    @property
+    def detached(self) -> Outputs:
+        """Logits and features without their graph."""
+        return Outputs(*(o.detach() for o in self.outputs))
 
 
 class Classifier:
@@ -69,10 +73,19 @@ class Classifier:
         by_tensor = {p: float(g["lr"]) for g in self.optimizer.param_groups for p in g["params"]}
         return {name: by_tensor[p] for name, p in self.parameters.items()}
 
-    def unpack(self, batch: Batch, what: str) -> tuple[Any, Tensor, Part]:
-        """Inputs and labels of a batch, checked, where and as the model wants them; and its part of the whole batch."""
-        inputs, labels = unpack(batch, what, self.num_classes, self.device, self.dtype)
-        return inputs, labels, parallel.locate(batch, len(labels))
+    def unpack(self, batch: Batch, what: str) -> tuple[Any, Tensor]:
+        """Inputs and labels of a batch, checked, where and as the model wants them."""
+        return unpack(batch, what, self.num_classes, self.device, self.dtype)
+
+    def batch_mean(self, values: Tensor) -> Tensor:
+        """Mean over the samples (n, ...) of the whole batch, whatever share of it this process has; differentiable."""
+        (mean,) = share.current().average([values.mean(0)])
+        return mean
+
+    def normal(self, samples: int, count: int, generator: torch.Generator) -> Tensor:
+        """ε (samples, count, c): standard normal numbers for `count` samples of a batch."""
+        drawn = share.current().normal((samples, count, self.num_classes), generator, self.dtype)
+        return drawn.to(self.device, non_blocking=True)
 
     def forward(self, inputs: Any, seed: int, keep: bool = False) -> Forward:
         """The training forward: keeps its graph and moves BatchNorm's buffers.
@@ -82,8 +95,6 @@ class Classifier:
         record = Record()
         with record if keep else nullcontext():
             outputs = self._run(inputs, seed)
-        check_finite(outputs.features.detach(), "features")
-        check_finite(outputs.logits.detach(), "logits")
         return Forward(inputs, outputs, seed, record.kept)
 
     def at(self, parameters: Mapping[str, Tensor], inputs: Any, seed: int, autocast: bool = True) -> Outputs:
@@ -99,17 +110,24 @@ class Classifier:
     ) -> Parameters:
         """∇_θ of a loss of the outputs, from its gradient in (logits, features), on the graph of `forward`.
 
-        Summed over all workers. `keep` retains the graph for one more call.
+        That of the whole batch, whatever share of it this process has. `keep` retains the graph for one more call.
         """
         pairs = [
             (out, grad.to(out.dtype))
             for out, grad in zip(forward.outputs, loss_gradient, strict=True)
             if grad is not None
         ]
-        grads = parallel.gradients(
+        grads = share.current().gradients(
             [out for out, _ in pairs], [self.parameters[name] for name in names], [grad for _, grad in pairs], keep
         )
         return dict(zip(names, grads, strict=True))
+
+    def loss_gradient(self, forward: Forward, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Parameters]:
+        """A loss of the logits, and its ∇_θ; the graph of `forward` is used up."""
+        leaf = forward.outputs.logits.detach().requires_grad_()
+        value = loss(leaf)
+        (output_gradient,) = torch.autograd.grad(value, leaf)
+        return value.detach(), self.gradient(forward, (output_gradient, None), list(self.parameters), keep=False)
 
     def update(self, gradient: Parameters) -> None:
         """One step of the optimizer on `gradient`; the `.grad` of the user stays as it was."""
@@ -138,7 +156,7 @@ class Classifier:
         enabled = autocast and self.autocast is not None
         try:
             with (
-                seeded(parallel.own_seed(seed), self.device),
+                seeded(share.current().seed(seed), self.device),
                 torch.autocast(self.device.type, self.autocast, enabled=enabled)
                 if self.autocast is not None
                 else nullcontext(),
@@ -150,20 +168,11 @@ class Classifier:
         return self._outputs(out, seen)
 
     def _outputs(self, out: Any, seen: list[Tensor]) -> Outputs:
-        if isinstance(out, Mapping):
-            out = out.get("logits")
-        out = getattr(out, "logits", out)
-        if not isinstance(out, (Tensor, tuple, list)):
-            raise TypeError(
-                f"the model returns a {type(out).__name__}, expected logits, (logits, features), or an object with "
-                "logits; wrap the model in a module that returns them"
-            )
-        if isinstance(out, (tuple, list)):
-            logits, features = out[0], out[1]
+        logits, features = read_outputs(out)
+        if features is not None:
             source = "the model returns"
         elif seen:
-            logits, features = out, seen[-1]
-            source = f"the layer {self.head_name!r} reads"
+            features, source = seen[-1], f"the layer {self.head_name!r} reads"
         else:
             raise ValueError(
                 f"the layer {self.head_name!r} did not run in the model's forward, so there are no features; "
@@ -272,6 +281,29 @@ def _slots(model: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
                     places.setdefault(id(tensor), []).append((members, key))
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: places[id(tensor)] for name, tensor in named}
+
+
+def read_outputs(out: Any) -> tuple[Tensor, Tensor | None]:
+    """Logits and, where the model gives them, features.
+
+    A model may return logits, (logits, features), a mapping with "logits", or an object with `logits`.
+    """
+    if isinstance(out, Mapping):
+        out = out.get("logits")
+    out = getattr(out, "logits", out)
+    if isinstance(out, (tuple, list)):
+        return out[0], out[1] if len(out) > 1 else None
+    if not isinstance(out, Tensor):
+        raise TypeError(
+            f"the model returns a {type(out).__name__}, expected logits, (logits, features), or an object with "
+            "logits; wrap the model in a module that returns them"
+        )
+    return out, None
+
+
+def logits_of(model: nn.Module, inputs: Any) -> Tensor:
+    """The logits of a model, whatever it returns beside them."""
+    return read_outputs(call(model, inputs))[0]
 
 
 def call(model: nn.Module, inputs: Any) -> Any:

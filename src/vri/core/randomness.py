@@ -3,12 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
 def draw_seed(generator: torch.Generator) -> int:
     """A seed for one forward pass."""
     return int(torch.randint(2**62, (), generator=generator, device=generator.device))
+
+
+def derive_seed(seed: int, *path: int) -> int:
+    """A seed of its own for each path, such as (epoch,) or (epoch, sample)."""
+    mixed = np.random.SeedSequence(seed % 2**64, spawn_key=path).generate_state(1, np.uint64)[0]
+    return int(mixed) >> 1  # torch takes 63 bits anywhere
 
 
 @contextmanager

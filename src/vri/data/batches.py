@@ -2,7 +2,6 @@
 
 import random
 import signal
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import count, islice
@@ -13,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
+from vri.core import share
 from vri.core.checks import to_device
-from vri.core.randomness import seeded
-from vri.training import distributed as parallel
-from vri.training.distributed import Part
+from vri.core.randomness import derive_seed, seeded
 
 # A tuple of tensors (inputs, labels, ...), or anything with a length that gives (inputs, labels) by index.
 Data = tuple[Any, ...] | Dataset[Any] | Sequence[Any]
@@ -27,12 +25,6 @@ _TRANSFORMS = 0  # derives the seeds of transforms, beside those of epochs (epoc
 _READ_AT_MOST = 100_000  # samples that `read_labels` goes through one by one
 
 
-def derive_seed(seed: int, *path: int) -> int:
-    """A seed of its own for each path, such as (epoch,) or (epoch, sample)."""
-    mixed = np.random.SeedSequence(seed % 2**64, spawn_key=path).generate_state(1, np.uint64)[0]
-    return int(mixed) >> 1  # torch takes 63 bits anywhere
-
-
 @dataclass(frozen=True)
 class _Place:
     """One batch: where it stands, and what it has."""
@@ -40,7 +32,6 @@ class _Place:
     epoch: int
     number: int  # in its epoch
     index: Tensor  # sample numbers
-    part: Part  # of the whole batch, which they are
 
 
 class Batches:
@@ -55,16 +46,18 @@ class Batches:
             `Subset` of one, or any map-style data set.
         batch_size: samples a batch; a smaller data set is one batch.
         seed: of order and random transforms.
-        drop_last: whether a last, partial batch is left out; by default only if it has a single sample (divided: a
-            single one for some worker), on which BatchNorm fails.
+        drop_last: whether a last, partial batch is left out; by default only if it has a single sample (divided: fewer
+            than two for each process), on which BatchNorm fails.
         shuffle: False keeps the order of the data set.
         num_workers: processes that load a data set which isn't in memory.
         device: where the batches go; by default they stay where the data is.
         transform: applied as ``transform(inputs, seed)`` to the inputs of each batch of a data set in memory,
             on the device, with a seed of its own for each epoch and place in it: a resumed run draws the same.
+        views: several transforms instead of one, for methods that look at a sample more than once: the inputs are then
+            a tuple, one for each. A data set that isn't in memory gives as many draws of its own random transforms.
         with_index: whether each batch ends with the samples' numbers, int64.
-        divide: whether each worker of a parallel training takes only its rows of every batch: a
-            `parallel.PartOfBatch`. `batch_size` is that of all workers together.
+        divide: whether each process of a parallel training takes only its equal share of every batch; `batch_size` is
+            that of all together. What is left of a last batch after dividing is left out.
     """
 
     def __init__(
@@ -78,13 +71,16 @@ class Batches:
         num_workers: int = 0,
         device: torch.device | None = None,
         transform: Transform | None = None,
+        views: Sequence[Transform | None] = (),
         with_index: bool = False,
         divide: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected 1 or more samples a batch; raise it")
         self._dataset, self._tensors = dataset, _in_memory(dataset)
-        if transform is not None and self._tensors is None:
+        self._views = tuple(views) if len(views) > 1 else ()
+        transform = views[0] if len(views) == 1 else transform
+        if (transform is not None or any(self._views)) and self._tensors is None:
             raise ValueError(
                 f"transform was given for a {type(dataset).__name__}, expected a data set in memory (a tuple of "
                 "tensors or a TensorDataset); let the samples of the data set be transformed by itself"
@@ -95,19 +91,20 @@ class Batches:
         self.size = length(dataset)
         if self.size == 0:
             raise ValueError("the data set is empty: expected at least one sample; check it and its filter")
-        self.batch_size = min(batch_size, self.size)
+        self._share = share.current() if divide else share.Share()
+        processes = self._share.count
+        if batch_size % processes or self.size < processes:
+            got = min(batch_size, self.size)
+            raise ValueError(
+                f"a batch of {got} for {processes} processes: expected a multiple of {processes}, so that all have as "
+                "many samples; change batch_size, give more samples, or start fewer processes"
+            )
+        self.batch_size = min(batch_size, self.size // processes * processes)
         self.seed, self.shuffle = seed, shuffle
         self.num_workers, self.device = num_workers, device
         self.transform, self.with_index = transform, with_index
-        self.divide = divide and parallel.world() > 1
-        workers = parallel.world() if divide else 1
-        if self.batch_size < workers:
-            raise ValueError(
-                f"a batch of {self.batch_size} for {workers} workers: expected at least one sample for each; raise "
-                "batch_size, give more samples, or start fewer workers"
-            )
         whole, rest = divmod(self.size, self.batch_size)
-        drop = rest < 2 * workers if drop_last is None else drop_last
+        drop = rest < (2 * processes if drop_last is None else processes) or bool(drop_last)
         self._len = whole + (rest > 0 and not drop)
 
     def __len__(self) -> int:
@@ -128,8 +125,8 @@ class Batches:
             order = self.order(epoch)
             for number in range(start if epoch == first else 0, len(self)):
                 index = order[number * self.batch_size : (number + 1) * self.batch_size]
-                part = parallel.part_of(len(index)) if self.divide else Part(0, len(index), len(index))
-                yield _Place(epoch, number, part.rows(index), part)
+                mine = len(index) // self._share.count
+                yield _Place(epoch, number, index[mine * self._share.index : mine * (self._share.index + 1)])
 
     def order(self, epoch: int) -> Tensor:
         """Sample numbers in the order of this epoch."""
@@ -141,10 +138,7 @@ class Batches:
     def _load(self, batches: Iterator[_Place]) -> Iterator[Any]:
         if self._tensors is None:
             return self._load_items(batches)
-        return (self._marked(self._gather(place), place.part) for place in batches)
-
-    def _marked(self, batch: Any, part: Part) -> Any:
-        return parallel.PartOfBatch(batch, part) if self.divide else batch
+        return (self._gather(place) for place in batches)
 
     def _gather(self, place: _Place) -> Any:
         index = place.index
@@ -153,23 +147,25 @@ class Batches:
             batch = (*batch, index)
         if self.device is not None:
             batch = to_device(batch, self.device)
-        if self.transform is None:
+        if self.transform is None and not self._views:
             return batch
-        seed = derive_seed(self.seed, place.epoch, _TRANSFORMS, place.number)
-        if self.divide:
-            seed = parallel.own_seed(seed)
-        return (self.transform(batch[0], seed), *batch[1:])
+        seed = self._share.seed(derive_seed(self.seed, place.epoch, _TRANSFORMS, place.number))
+        if not self._views:
+            assert self.transform is not None
+            return (self.transform(batch[0], seed), *batch[1:])
+        seeds = [seed, *(derive_seed(seed, number) for number in range(1, len(self._views)))]
+        drawn = (
+            batch[0] if view is None else view(batch[0], own) for view, own in zip(self._views, seeds, strict=True)
+        )
+        return (tuple(drawn), *batch[1:])
 
     def _load_items(self, batches: Iterator[_Place]) -> Iterator[Any]:
-        ahead: deque[Part] = deque()  # of batches that are being loaded
-
         def keys() -> Iterator[list[tuple[int, int]]]:
             for place in batches:
-                ahead.append(place.part)
                 yield [(i, derive_seed(self.seed, place.epoch, i)) for i in place.index.tolist()]
 
         loader: DataLoader[Any] = DataLoader(
-            SeededItems(self._dataset, self.with_index),
+            SeededItems(self._dataset, self.with_index, max(len(self._views), 1)),
             batch_sampler=keys(),  # any iterable does, an endless one too
             num_workers=self.num_workers,
             collate_fn=default_collate,
@@ -178,15 +174,14 @@ class Batches:
             generator=torch.Generator(),  # else the loader draws from the global one
         )
         for batch in loader:
-            loaded = batch if self.device is None else to_device(batch, self.device)
-            yield self._marked(loaded, ahead.popleft())
+            yield batch if self.device is None else to_device(batch, self.device)
 
 
 class SeededItems(Dataset[Any]):
     """A data set whose random transforms depend on the seed that comes with the index, and only on it."""
 
-    def __init__(self, dataset: Any, with_index: bool = False) -> None:
-        self.dataset, self.with_index = dataset, with_index
+    def __init__(self, dataset: Any, with_index: bool = False, views: int = 1) -> None:
+        self.dataset, self.with_index, self.views = dataset, with_index, views
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -206,10 +201,10 @@ class SeededItems(Dataset[Any]):
             np.random.set_state(numpy)  # noqa: NPY002
 
     def _draw(self, index: int, seed: int) -> Any:
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        sample = self.dataset[index]
+        sample = self._drawn(index, seed)
+        if self.views > 1:
+            more = (self._drawn(index, derive_seed(seed, number))[0] for number in range(1, self.views))
+            sample = ((sample[0], *more), *sample[1:])
         if not self.with_index:
             return sample
         if not isinstance(sample, (tuple, list)):
@@ -218,6 +213,12 @@ class SeededItems(Dataset[Any]):
                 "beside; let the data set return one"
             )
         return (*sample, index)
+
+    def _drawn(self, index: int, seed: int) -> Any:
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        return self.dataset[index]
 
 
 def length(dataset: Data) -> int:

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from vri import backbones, quality
 from vri.core.model import call, find_head
 from vri.core.objective import gaussian_kl
-from vri.core.randomness import seeded
-from vri.data.batches import Transform, derive_seed
+from vri.core.randomness import derive_seed, seeded
+from vri.data.batches import Transform
 from vri.estimator import storage
 from vri.estimator.fitting import Fitted, divide, fit_network
 from vri.estimator.inputs import Scaling
 from vri.estimator.labels import Indices, Mask, as_mask, encode
 from vri.methods import METHODS, VRI
-from vri.methods.meta import must_be, one_of
+from vri.methods.options import must_be, one_of
 from vri.training.selection import KINDS, Selection
 
 Module = nn.Module | Callable[[int], nn.Module]

@@ -1,35 +1,83 @@
-"""The interface of a method: what the loop needs, and nothing else."""
+"""The interface of a method: what the loop needs, what a method may ask of it, and nothing else."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from vri.core.checks import Batch
+from vri.core import objective
+from vri.core.checks import Batch, DivergenceError, check_finite
+from vri.core.model import Classifier, Forward, logits_of
+from vri.core.randomness import draw_seed
+from vri.methods.memory import SampleMemory
 
 Metrics = dict[str, float]
+
+
+class Cost(NamedTuple):
+    """Of one step against plain cross-entropy: ResNet-32, batches of 100, two CPU cores, the method's defaults."""
+
+    time: float
+    memory: float  # at its peak
+
+
+class Rates(NamedTuple):
+    """Learning rate and weight decay that did best on validation samples, by data set and backbone.
+
+    Chosen by benchmarks/family.py, on average over three kinds of noise, from a grid that all methods had alike.
+    """
+
+    digits_mlp: tuple[float, float]
+    fashion_mlp: tuple[float, float]
+    small_cnn: tuple[float, float] = (0.1, 5e-4)  # on Fashion-MNIST; most methods want the same
+
+
+class TrainingData(Protocol):
+    """What a method can ask of the training set, in `Method.survey` and in steps; the loop provides it."""
+
+    size: int
+
+    def predict(self, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+        """Logits and labels of all training samples, in order; of the method's prediction or of one network."""
+
+    def stream(self, name: str, rows: Tensor, views: Collection[str] = ("weak",)) -> None:
+        """From now on `draw(name)` gives batches of these samples, shuffled, without an end."""
+
+    def draw(self, name: str) -> Batch:
+        """The next batch (inputs, labels, index) of a stream; inputs are a tuple of views if it has several."""
 
 
 class Method(ABC):
     """A way to train a classifier on noisy labels.
 
-    A method owns the model, its optimizer and whatever else it learns, and does one step at a time. A new one is
-    a class with `step`, `state_dict` and `load_state_dict` in a file of its own, and an entry in `METHODS`.
+    A new one is a class with `step` and a `name` in a file of its own in this folder; `METHODS` finds it there. It owns
+    the model, its optimizer and whatever else it learns. What it must remember is named in `self.saved`; what it keeps
+    for each training sample is a `SampleMemory`, made by `self.remember`; `self.data` is the training set.
+
+    Args:
+        model: any `nn.Module` that returns logits, or (logits, features); on its device already.
+        num_classes: c.
+        optimizer: trains the model's parameters; what it doesn't hold stays frozen.
+        generator: source of all randomness; seeded with 0 if not given.
+        head: name of the last linear layer, where it can't be found.
+        feature_dim: width of the features, for a model that returns (logits, features).
+        autocast: torch.bfloat16 for mixed precision.
     """
 
-    model: nn.Module  # the classifier: all that runs at test time
-    optimizer: torch.optim.Optimizer  # of the classifier; the loop sets its learning rate
-    num_classes: int
-    needs_clean: bool = False  # whether it can't do without clean samples
-    can_select: bool = False  # whether selected samples may stand in for clean ones; it then has `warm_up`
-    needs_index: bool = False  # whether a training batch ends with the samples' numbers
-    on_workers: bool = False  # whether steps of several workers, each on its part of a batch, are one on the whole
-    networks: int = 1  # classifiers it trains; only `model` runs at test time
+    # what is known of a method; all but `name` may stay as it is
+    name: str = ""  # in `METHODS`
     paper: str = ""  # where it comes from
+    cost: Cost | None = None  # as `vri bench --methods` measured it
+    tuned: Rates | None = None  # None where nobody has looked: the settings of cross-entropy are taken
+    needs_clean: bool = False  # whether it can't do without trusted samples
+    can_select: bool = False  # whether selected samples may stand in for trusted ones; it then has `warm_up`
+    needs_index: bool = False  # whether a training batch ends with the samples' numbers
+    views: tuple[str, ...] = ("weak",)  # of each training batch; with several, inputs are a tuple of them
+    networks: int = 1  # classifiers it trains
 
-    @abstractmethod
     def __init__(
         self,
         model: nn.Module,
@@ -37,54 +85,147 @@ class Method(ABC):
         optimizer: torch.optim.Optimizer,
         *,
         generator: torch.Generator | None = None,
-        **options: Any,
+        head: str | None = None,
+        feature_dim: int | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
-        """Every method is built in this way; `generator` is the source of all its randomness."""
+        self.classifier = Classifier(model, num_classes, optimizer, head, feature_dim, autocast)
+        self.model, self.num_classes, self.optimizer = model, num_classes, optimizer
+        self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
+        self.memories: dict[str, SampleMemory] = {}
+        self.data: TrainingData | None = None  # set by the loop
+        self.saved = ["model", "optimizer", "generator"]  # attributes that a checkpoint holds
+
+    # training
 
     @property
     def meta_due(self) -> bool:
-        """Whether the next step reads a clean batch."""
+        """Whether the next step reads a trusted batch."""
         return False
 
     @abstractmethod
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
-        """Train on one noisy batch, with the help of a clean one where the method uses it."""
+        """Train on one noisy batch, with the help of a trusted one where the method uses it."""
 
     def warm_up(self, batch: Batch) -> Metrics:
-        """One step of plain cross-entropy, before clean or selected samples are used; if the method `can_select`."""
-        raise NotImplementedError
+        """One step of plain cross-entropy, before trusted or selected samples are used."""
+        return self.descend(batch, objective.cross_entropy)
 
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """All that must be saved to go on exactly; plain containers, numbers and tensors."""
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()` of a method built in the same way."""
-
-    def settings(self) -> dict[str, Any]:
-        """Options that must be the same when a run goes on; plain values."""
-        return {}
-
-    def begin_training(  # noqa: B027 (an optional hook)
-        self, size: int, clean_batches: Callable[[], Iterable[Batch]] | None
-    ) -> None:
+    def begin_training(self, size: int, trusted_batches: Callable[[], Iterable[Batch]] | None) -> None:
         """Called by the loop once, before it loads a checkpoint.
 
         Args:
             size: number of training samples.
-            clean_batches: each call goes through all clean samples once, in order; None if there are none.
+            trusted_batches: each call goes through all trusted samples once, in order; None if there are none.
         """
+        for memory in self.memories.values():
+            memory.make_room(size)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:  # noqa: B027 (an optional hook)
-        """Called by the loop before each epoch, counted from 0, and again on resuming inside one."""
+        """Set what depends on the epoch, counted from 0; called before each, and again on resuming inside one."""
+
+    def survey(self, epoch: int) -> None:  # noqa: B027 (an optional hook)
+        """Look over the training set, `self.data`, before an epoch: predict, choose rows, set up streams.
+
+        Called once for each epoch, not again on resuming inside one: what it finds must be in `saved` or a memory.
+        """
 
     def lr_scale(self, progress: float, schedule: Callable[[float], float]) -> float:
         """Factor on the learning rate at this share of the training; `schedule` maps [0, 1] to a factor."""
         return schedule(progress)
 
+    # prediction
 
-def accuracy(logits: Tensor, labels: Tensor) -> float:
+    @property
+    def predictor(self) -> nn.Module:
+        """What runs at test time: the classifier, or a module that joins several."""
+        return self.model
+
+    def predict(self, inputs: Any) -> Tensor:
+        """Logits of `predictor` on a batch of inputs."""
+        return logits_of(self.predictor, inputs)
+
+    # saving
+
+    def settings(self) -> dict[str, Any]:
+        """Options that must be the same when a run goes on; plain values."""
+        return {}
+
+    def remember(self, name: str, *shape: int, fill: float = 0.0) -> SampleMemory:
+        """A row of this shape for each training sample, saved with the method."""
+        self.memories[name] = memory = SampleMemory(type(self).__name__, shape, self.classifier, fill)
+        return memory
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that must be saved to go on exactly: plain containers, numbers and tensors."""
+        state = {name: _state(getattr(self, name)) for name in self.saved}
+        return state | {name: memory.values for name, memory in self.memories.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()` of a method built in the same way."""
+        for name in self.saved:
+            held, value = getattr(self, name), state[name]
+            if isinstance(held, torch.Generator):
+                held.set_state(value.cpu())
+            elif hasattr(held, "load_state_dict"):
+                held.load_state_dict(value)
+            else:
+                moved = value.to(self.classifier.device, copy=True) if isinstance(value, Tensor) else value
+                setattr(self, name, moved)
+        for name, memory in self.memories.items():
+            memory.restore(state[name])
+
+    # what most steps are made of
+
+    def forward(self, inputs: Any) -> Forward:
+        """The training forward of a batch."""
+        return self.classifier.forward(inputs, draw_seed(self.generator))
+
+    def descend(
+        self, batch: Batch, loss: Callable[[Tensor, Tensor], Tensor], what: str = "training", **metrics: float
+    ) -> Metrics:
+        """One step down `loss(logits, labels)`, a mean over the samples."""
+        inputs, labels = self.classifier.unpack(batch, what)
+        forward = self.forward(inputs)
+        value, gradient = self.classifier.loss_gradient(forward, lambda logits: loss(logits, labels))
+        found = read_metrics(forward, loss=value, accuracy=accuracy(forward.outputs.logits, labels))
+        self.classifier.update(gradient)
+        return found | metrics
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     """Share of samples whose largest logit is the label, or the largest part of a soft one."""
     target = labels.argmax(1) if labels.is_floating_point() else labels
-    return float((logits.argmax(1) == target).double().mean())
+    return (logits.detach().argmax(1) == target).double().mean()
+
+
+def read_metrics(forward: Forward, meta_logits: Tensor | None = None, **values: Tensor | float) -> Metrics:
+    """Plain numbers to report, brought from the device all at once.
+
+    A loss that is not finite is an error that names the outputs at fault. Call it before the update: nothing has moved
+    then.
+    """
+    tensors = {name: value.detach() for name, value in values.items() if isinstance(value, Tensor)}
+    if any(value.is_cuda for value in tensors.values()):  # one transfer instead of one each
+        read = torch.stack([value.double() for value in tensors.values()]).tolist()
+    else:
+        read = [float(value) for value in tensors.values()]
+    numbers = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+    found = {**dict(zip(tensors, read, strict=True)), **numbers}
+    for name in ("meta_loss", "loss"):
+        if not math.isfinite(found.get(name, 0.0)):
+            check_finite(forward.outputs.features.detach(), "features")
+            check_finite(forward.outputs.logits.detach(), "logits")
+            if meta_logits is not None:
+                check_finite(meta_logits, "meta logits")
+            raise DivergenceError(
+                f"{name} is {found[name]}, expected a finite number; clean the inputs, or lower the learning rate if "
+                "this came up during training"
+            )
+    return {name: float(found[name]) for name in values}
+
+
+def _state(held: Any) -> Any:
+    if isinstance(held, torch.Generator):
+        return held.get_state()
+    return held.state_dict() if hasattr(held, "state_dict") else held

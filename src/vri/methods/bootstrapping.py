@@ -8,9 +8,10 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.shared import check_options, loss_step, one_hot
+from vri.methods.losses import one_hot
+from vri.methods.options import check_options
 
 
 def soft_bootstrapping(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
@@ -36,10 +37,13 @@ class Bootstrapping(CrossEntropy):
         options: as in `CrossEntropy`.
     """
 
+    name = "bootstrapping"
     paper = (
         "Reed, Lee, Anguelov, Szegedy, Erhan, Rabinovich, Training Deep Neural Networks on Noisy Labels with "
         "Bootstrapping (ICLR 2015 workshop)"
     )
+    cost = Cost(1.1, 1.0)
+    tuned = Rates((0.02, 5e-3), (0.05, 5e-3))
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class Bootstrapping(CrossEntropy):
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on the mixed labels."""
         loss = hard_bootstrapping if self.hard else soft_bootstrapping
-        return loss_step(self.classifier, self.generator, batch, lambda z, y: loss(z, y, self.beta))
+        return self.descend(batch, lambda z, y: loss(z, y, self.beta))
 
     def settings(self) -> dict[str, Any]:
         """What the labels are mixed with, and how much."""

@@ -1,16 +1,17 @@
 """Co-teaching: two networks choose samples for each other."""
 
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional as F
+from torch import Tensor, nn
 
+from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy
-from vri.methods.shared import check_options
-from vri.methods.twins import TwoNetworks, descend_on, disagreement, forget_rate, smallest_of_all
-from vri.training import distributed as parallel
+from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
+from vri.methods.losses import sample_losses
+from vri.methods.options import check_options
+from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
 
 
 class CoTeaching(TwoNetworks):
@@ -29,10 +30,13 @@ class CoTeaching(TwoNetworks):
         options: as in `TwoNetworks`.
     """
 
+    name = "co-teaching"
     paper = (
         "Han, Yao, Yu, Niu, Xu, Hu, Tsang, Sugiyama, Co-teaching: Robust Training of Deep Neural Networks with "
         "Extremely Noisy Labels (NeurIPS 2018)"
     )
+    cost = Cost(2.2, 2.0)
+    tuned = Rates((0.05, 5e-3), (0.05, 5e-3))
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class CoTeaching(TwoNetworks):
         super().__init__(model, num_classes, optimizer, **options)
         self.noise_rate, self.num_gradual, self.exponent = noise_rate, num_gradual, exponent
         self.forget = 0.0  # 1 − R(T)
+        self.saved += ["forget"]
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Set the share of a batch to leave out."""
@@ -61,30 +66,29 @@ class CoTeaching(TwoNetworks):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of each network on the other's small-loss samples."""
-        inputs, labels, part = self.classifiers[0].unpack(batch, "training")
-        forwards = self.forward(inputs)
-        logits = [forward.outputs.logits.detach() for forward in forwards]
-        losses = [F.cross_entropy(z, labels, reduction="none") for z in logits]
-        (mine, of_mine), (others, of_others) = (smallest_of_all(each, self.forget, part) for each in losses)
-        first, second = self.classifiers
-        loss = descend_on(others, first, forwards[0], labels, of_others)
-        second_loss = descend_on(mine, second, forwards[1], labels, of_mine)
-        own = {
-            "accuracy": accuracy(logits[0], labels),
-            "kept": len(mine) / len(labels),
-            "disagreement": float(disagreement(forwards).double().mean()),
-        }
-        return parallel.sums({"loss": loss, "second_loss": second_loss} | part.of(own))
+        inputs, labels = self.classifier.unpack(batch, "training")
+        forwards = self.forwards(inputs)
+        mine, others = (smallest(sample_losses(f.detached.logits, labels), self.forget) for f in forwards)
+        (loss, gradient), (second_loss, second_gradient) = (
+            classifier.loss_gradient(forward, partial(_loss_at, kept, labels))
+            for classifier, forward, kept in zip(self.classifiers, forwards, (others, mine), strict=True)
+        )
+        metrics = read_metrics(
+            forwards[0],
+            loss=loss,
+            second_loss=second_loss,
+            accuracy=accuracy(forwards[0].outputs.logits, labels),
+            kept=len(mine) / len(labels),
+            disagreement=disagreement(forwards).double().mean(),
+        )
+        for classifier, found in zip(self.classifiers, (gradient, second_gradient), strict=True):
+            classifier.update(found)
+        return metrics
 
     def settings(self) -> dict[str, Any]:
         """The schedule of R."""
         return {"noise_rate": self.noise_rate, "num_gradual": self.num_gradual, "exponent": self.exponent}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Both networks and R."""
-        return super().state_dict() | {"forget": self.forget}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
-        super().load_state_dict(state)
-        self.forget = float(state["forget"])
+def _loss_at(kept: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
+    return objective.cross_entropy(logits[kept], labels[kept])

@@ -8,64 +8,27 @@ from torch import nn
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.core.model import Classifier
-from vri.core.randomness import draw_seed
-from vri.methods.base import Method, Metrics, accuracy
-from vri.training import distributed as parallel
+from vri.methods.base import Cost, Method, Metrics, Rates
 
 
 class CrossEntropy(Method):
     """Train on the noisy labels as if they were right."""
 
-    on_workers = True
-
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        generator: torch.Generator | None = None,
-        head: str | None = None,
-        feature_dim: int | None = None,
-        autocast: torch.dtype | None = None,
-    ) -> None:
-        self.classifier = Classifier(model, num_classes, optimizer, head, feature_dim, autocast)
-        self.model, self.num_classes, self.optimizer = model, num_classes, optimizer
-        self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    name = "cross-entropy"
+    cost = Cost(1.0, 1.0)
+    tuned = Rates((0.02, 5e-3), (0.05, 5e-3))
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on the noisy batch."""
-        return self._step(batch, "training")
-
-    def state_dict(self) -> dict[str, Any]:
-        """The classifier, its optimizer and the generator."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generator": self.generator.get_state(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"].cpu())
-
-    def _step(self, batch: Batch | None, what: str) -> Metrics:
-        inputs, labels, part = self.classifier.unpack(batch, what)
-        forward = self.classifier.forward(inputs, draw_seed(self.generator))
-        leaf = forward.outputs.logits.detach().requires_grad_()
-        loss = part.scale(objective.cross_entropy(leaf, labels))
-        (output_gradient,) = torch.autograd.grad(loss, leaf)
-        names = list(self.classifier.parameters)
-        self.classifier.update(self.classifier.gradient(forward, (output_gradient, None), names, keep=False))
-        right = accuracy(leaf.detach(), labels)
-        return parallel.sums({"loss": float(loss.detach())} | part.of({"accuracy": right}))
+        return self.descend(batch, objective.cross_entropy)
 
 
 class CleanOnly(CrossEntropy):
     """Train on the clean samples alone and ignore the noisy ones."""
+
+    name = "clean-only"
+    cost = Cost(1.0, 1.0)
+    tuned = Rates((0.05, 5e-3), (0.05, 5e-3))
 
     needs_clean = True
 
@@ -76,7 +39,7 @@ class CleanOnly(CrossEntropy):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on the clean batch."""
-        return self._step(meta_batch, "meta")
+        return self.descend(meta_batch, objective.cross_entropy, "meta")
 
 
 class FineTuned(CrossEntropy):
@@ -84,6 +47,10 @@ class FineTuned(CrossEntropy):
 
     The learning-rate schedule runs through once in each phase; in the second it is multiplied by `tune_lr`.
     """
+
+    name = "fine-tuned"
+    cost = Cost(1.0, 1.0)
+    tuned = Rates((0.02, 5e-3), (0.05, 5e-4))
 
     needs_clean = True
 
@@ -126,4 +93,5 @@ class FineTuned(CrossEntropy):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on the batch of the phase."""
-        return self._step(meta_batch, "meta") if self.tuning else self._step(batch, "training")
+        chosen, what = (meta_batch, "meta") if self.tuning else (batch, "training")
+        return self.descend(chosen, objective.cross_entropy, what)

@@ -1,6 +1,5 @@
 """Early-learning regularisation: hold the network to what it said before it memorised wrong labels."""
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -9,11 +8,9 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.core.randomness import draw_seed
-from vri.methods.base import Metrics, accuracy
+from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.shared import check_options, descend
-from vri.training import distributed as parallel
+from vri.methods.options import check_options
 
 _LEAST = 1e-4  # of 1 − ⟨p, t⟩, so that its logarithm stays finite
 
@@ -40,10 +37,13 @@ class ELR(CrossEntropy):
     """
 
     needs_index = True
+    name = "elr"
     paper = (
         "Liu, Niles-Weed, Razavian, Fernandez-Granda, Early-Learning Regularization Prevents Memorization of Noisy "
         "Labels (NeurIPS 2020)"
     )
+    cost = Cost(1.0, 1.0)
+    tuned = Rates((0.05, 5e-4), (0.05, 5e-4))
 
     def __init__(
         self,
@@ -62,69 +62,29 @@ class ELR(CrossEntropy):
         )
         super().__init__(model, num_classes, optimizer, **options)
         self.weight, self.beta = weight, beta
-        self.targets: Tensor | None = None  # t (size, c)
-
-    def begin_training(self, size: int, clean_batches: Callable[[], Iterable[Batch]] | None) -> None:
-        """Set all targets to 0."""
-        device, dtype = self.classifier.device, self.classifier.dtype
-        self.targets = torch.zeros(size, self.num_classes, device=device, dtype=dtype)
+        self.targets = self.remember("targets", num_classes)  # t (size, c)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step on cross-entropy and penalty."""
-        inputs, labels, part = self.classifier.unpack(batch, "training")
-        all_targets, index = self._index(batch)
-        forward = self.classifier.forward(inputs, draw_seed(self.generator))
-        logits = forward.outputs.logits.detach()
-        targets = self.beta * all_targets[index] + (1 - self.beta) * F.softmax(logits, dim=1)  # (n, c)
-        # other workers will meet these samples in the next epoch
-        all_targets[parallel.gather(index)] = parallel.gather(targets)
-        loss = descend(
-            self.classifier,
-            forward,
-            lambda z: objective.cross_entropy(z, labels) + self.weight * early_learning_penalty(z, targets),
-            part,
+        inputs, labels = self.classifier.unpack(batch, "training")
+        index = self.targets.index(batch)
+        forward = self.forward(inputs)
+        logits = forward.detached.logits
+        targets = self.beta * self.targets[index] + (1 - self.beta) * F.softmax(logits, dim=1)  # (n, c)
+        self.targets[index] = targets
+        value, gradient = self.classifier.loss_gradient(
+            forward, lambda z: objective.cross_entropy(z, labels) + self.weight * early_learning_penalty(z, targets)
         )
-        own = {
-            "accuracy": accuracy(logits, labels),
-            "penalty": float(early_learning_penalty(logits, targets)),
-            "target_accuracy": accuracy(targets, labels),
-        }
-        return parallel.sums({"loss": loss} | part.of(own))
+        metrics = read_metrics(
+            forward,
+            loss=value,
+            accuracy=accuracy(logits, labels),
+            penalty=early_learning_penalty(logits, targets),
+            target_accuracy=accuracy(targets, labels),
+        )
+        self.classifier.update(gradient)
+        return metrics
 
     def settings(self) -> dict[str, Any]:
         """Strength and memory of the penalty."""
         return {"weight": self.weight, "beta": self.beta}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The classifier, its optimizer, the generator and the targets."""
-        return super().state_dict() | {"targets": self.targets}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
-        targets = state["targets"]
-        super().load_state_dict(state)
-        self.targets = None if targets is None else targets.to(self.classifier.device, copy=True)
-
-    def _index(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The targets of all samples, and the places of the batch's."""
-        if self.targets is None:
-            raise ValueError(
-                "ELR keeps a target for each training sample, but doesn't know how many there are; call "
-                "begin_training(size, None) before the first step"
-            )
-        index, count = batch[-1] if len(batch) > 2 else None, len(batch[1])
-        if not isinstance(index, Tensor) or index.shape != (count,) or index.is_floating_point():
-            got = "nothing" if index is None else f"a {type(index).__name__}"
-            if isinstance(index, Tensor):
-                got = f"{str(index.dtype).removeprefix('torch.')} of shape {tuple(index.shape)}"
-            raise ValueError(
-                f"ELR needs the numbers of the samples as last part of a batch, integers of shape ({count},), and "
-                f"got {got}; give batches (inputs, labels, index)"
-            )
-        low, high, size = int(index.min()), int(index.max()), len(self.targets)
-        if low < 0 or high >= size:
-            raise ValueError(
-                f"the sample numbers run from {low} to {high}, but there are {size} training samples; number them "
-                f"0..{size - 1}, or call begin_training with their count"
-            )
-        return self.targets, index.to(self.targets.device, torch.long)

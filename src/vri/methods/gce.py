@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.shared import check_options, loss_step, one_hot
+from vri.methods.losses import one_hot
+from vri.methods.options import check_options
 
 
 def generalised_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:
@@ -32,7 +33,10 @@ class GCE(CrossEntropy):
         options: as in `CrossEntropy`.
     """
 
+    name = "gce"
     paper = "Zhang, Sabuncu, Generalized Cross Entropy Loss for Training Deep Networks with Noisy Labels (NeurIPS 2018)"
+    cost = Cost(1.0, 1.0)
+    tuned = Rates((0.05, 5e-4), (0.05, 5e-4))
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class GCE(CrossEntropy):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of the generalised cross-entropy."""
-        return loss_step(self.classifier, self.generator, batch, lambda z, y: generalised_cross_entropy(z, y, self.q))
+        return self.descend(batch, lambda z, y: generalised_cross_entropy(z, y, self.q))
 
     def settings(self) -> dict[str, Any]:
         """The exponent."""

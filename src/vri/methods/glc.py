@@ -9,14 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core import objective
-from vri.core.checks import Batch, check_meta_labels, unpack
-from vri.core.randomness import draw_seed
-from vri.methods.base import Metrics, accuracy
+from vri.core.checks import Batch, check_meta_labels
+from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.shared import check_options, loss_step, one_hot
-from vri.training import distributed as parallel
-
-NAN = float("nan")
+from vri.methods.losses import one_hot
+from vri.methods.options import check_options
 
 
 def corruption_matrix(probabilities: Tensor, clean_labels: Tensor) -> Tensor:
@@ -55,10 +52,13 @@ class GLC(CrossEntropy):
     """
 
     needs_clean = True
+    name = "glc"
     paper = (
         "Hendrycks, Mazeika, Wilson, Gimpel, Using Trusted Data to Train Deep Networks on Labels Corrupted by Severe "
         "Noise (NeurIPS 2018)"
     )
+    cost = Cost(2.1, 2.0)
+    tuned = Rates((0.05, 5e-3), (0.05, 5e-4))
 
     def __init__(
         self,
@@ -76,8 +76,9 @@ class GLC(CrossEntropy):
         self.matrix: Tensor | None = None  # Ĉ; None in the first phase
         self.noisy_share = 1.0  # of all samples, noisy and clean
         self._size = 0
-        self._clean_batches: Callable[[], Iterable[Batch]] | None = None
+        self._trusted_batches: Callable[[], Iterable[Batch]] | None = None
         self._initial: dict[str, Any] | None = None  # state to start the second phase from
+        self.saved += ["matrix", "noisy_share", "_initial"]
         self._switch = estimate_share  # share of the training after which it starts
 
     @property
@@ -85,13 +86,14 @@ class GLC(CrossEntropy):
         """Clean samples in the second phase."""
         return self.matrix is not None
 
-    def begin_training(self, size: int, clean_batches: Callable[[], Iterable[Batch]] | None) -> None:
+    def begin_training(self, size: int, trusted_batches: Callable[[], Iterable[Batch]] | None) -> None:
         """Begin with the first phase."""
-        if clean_batches is None:
+        if trusted_batches is None:
             raise ValueError(
-                "GLC learns from clean samples, but clean_batches is None; give a function that goes through them once"
+                "GLC learns from trusted samples, but trusted_batches is None; give a function that goes through them "
+                "once"
             )
-        self._size, self._clean_batches, self.matrix = size, clean_batches, None
+        self._size, self._trusted_batches, self.matrix = size, trusted_batches, None
         if self.restart:
             state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()["state"]}
             self._initial = copy.deepcopy(state)
@@ -118,68 +120,46 @@ class GLC(CrossEntropy):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on noisy labels, or of the corrected loss with clean samples."""
-        nothing = {"clean_loss": NAN, "clean_accuracy": NAN, "labels_right": NAN}
         if self.matrix is None:
-            return loss_step(self.classifier, self.generator, batch, objective.cross_entropy) | nothing
+            return self.descend(batch, objective.cross_entropy)
         return self._corrected_step(batch, meta_batch, self.matrix)
 
     def settings(self) -> dict[str, Any]:
         """The two phases."""
         return {"estimate_share": self.estimate_share, "restart": self.restart}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The classifier, its optimizer, the generator, what is known of the noise, and the weights to restart from."""
-        mine = {"matrix": self.matrix, "noisy_share": self.noisy_share, "initial": self._initial}
-        return super().state_dict() | mine
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
-        matrix, initial = state["matrix"], state["initial"]
-        super().load_state_dict(state)
-        self.matrix = None if matrix is None else matrix.to(self.classifier.device, copy=True)
-        self.noisy_share, self._initial = float(state["noisy_share"]), copy.deepcopy(initial)
-
     def _corrected_step(self, batch: Batch, meta_batch: Batch | None, matrix: Tensor) -> Metrics:
         classifier = self.classifier
-        inputs, labels, part = classifier.unpack(batch, "training")
+        inputs, labels = classifier.unpack(batch, "training")
         if meta_batch is None:
             raise ValueError(
                 "this step trains on clean samples too, but meta_batch is None; pass one whenever method.meta_due "
                 "is true"
             )
-        clean_inputs, clean_labels, clean_part = classifier.unpack(meta_batch, "meta")
-        forwards = [classifier.forward(x, draw_seed(self.generator)) for x in (inputs, clean_inputs)]
-        noisy_leaf, clean_leaf = (forward.outputs.logits.detach().requires_grad_() for forward in forwards)
-        noisy_loss = part.scale(corrected_cross_entropy(noisy_leaf, labels, matrix))
-        clean_loss = clean_part.scale(objective.cross_entropy(clean_leaf, clean_labels))
-        loss = self.noisy_share * noisy_loss + (1 - self.noisy_share) * clean_loss
-        output_gradients = torch.autograd.grad(loss, (noisy_leaf, clean_leaf))
-        names = list(classifier.parameters)
-        of_noisy, of_clean = (
-            classifier.gradient(forward, (gradient, None), names, keep=False)
-            for forward, gradient in zip(forwards, output_gradients, strict=True)
+        clean_inputs, clean_labels = classifier.unpack(meta_batch, "meta")
+        noisy, clean = self.forward(inputs), self.forward(clean_inputs)
+        noisy_loss, of_noisy = classifier.loss_gradient(noisy, lambda z: corrected_cross_entropy(z, labels, matrix))
+        clean_loss, of_clean = classifier.loss_gradient(clean, lambda z: objective.cross_entropy(z, clean_labels))
+        weight = self.noisy_share
+        metrics = read_metrics(
+            noisy,
+            clean.outputs.logits.detach(),
+            loss=weight * noisy_loss + (1 - weight) * clean_loss,
+            accuracy=accuracy(noisy.outputs.logits, labels),
+            clean_loss=clean_loss,
+            clean_accuracy=accuracy(clean.outputs.logits, clean_labels),
+            labels_right=matrix.diagonal().mean(),
         )
-        classifier.update({name: of_noisy[name] + of_clean[name] for name in names})
-        right = accuracy(noisy_leaf.detach(), labels)
-        clean_right = accuracy(clean_leaf.detach(), clean_labels)
-        estimated = {"labels_right": float(matrix.diagonal().mean())}
-        return (
-            parallel.sums(
-                {"loss": float(loss.detach()), "clean_loss": float(clean_loss.detach())}
-                | part.of({"accuracy": right})
-                | clean_part.of({"clean_accuracy": clean_right})
-            )
-            | estimated
-        )
+        classifier.update({n: weight * of_noisy[n] + (1 - weight) * of_clean[n] for n in of_noisy})
+        return metrics
 
     def _correct(self) -> None:
         """Estimate Ĉ and make ready for the second phase."""
-        if self._clean_batches is None:
+        if self._trusted_batches is None:
             raise ValueError("GLC has seen no clean samples to estimate from; call begin_training first")
-        probabilities, labels = self._predict(self._clean_batches())
+        probabilities, labels = self._predict(self._trusted_batches())
         check_meta_labels(labels, self.num_classes)
         self.matrix = corruption_matrix(probabilities, labels).to(self.classifier.dtype)
-        parallel.copy_from_first([self.matrix])  # buffers of BatchNorm may differ from worker to worker
         self.noisy_share = self._size / (self._size + len(labels))
         if self._initial is not None:
             self.model.load_state_dict(self._initial["model"])
@@ -194,7 +174,7 @@ class GLC(CrossEntropy):
         self.model.eval()
         try:
             for batch in batches:
-                inputs, labels = unpack(batch, "meta", self.num_classes, self.classifier.device, self.classifier.dtype)
+                inputs, labels = self.classifier.unpack(batch, "meta")
                 with torch.no_grad():
                     logits = self.classifier.at({}, inputs, seed=0, autocast=False).logits
                 probabilities.append(F.softmax(logits.double(), dim=1))

@@ -7,10 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy
-from vri.methods.shared import check_options, descend_along
-from vri.methods.twins import TwoNetworks, disagreement, forget_rate, mean_of, smallest_of_all
-from vri.training import distributed as parallel
+from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
+from vri.methods.options import check_options
+from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
 
 
 def joint_loss(first: Tensor, second: Tensor, labels: Tensor, co_weight: float) -> Tensor:
@@ -39,10 +38,13 @@ class JoCoR(TwoNetworks):
         options: as in `TwoNetworks`.
     """
 
+    name = "jocor"
     paper = (
         "Wei, Feng, Chen, An, Combating Noisy Labels by Agreement: A Joint Training Method with Co-Regularization "
         "(CVPR 2020)"
     )
+    cost = Cost(2.1, 2.0)
+    tuned = Rates((0.2, 5e-4), (0.2, 5e-4), (1.0, 5e-5))  # its loss is a tenth of cross-entropy
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class JoCoR(TwoNetworks):
         super().__init__(model, num_classes, optimizer, **options)
         self.noise_rate, self.num_gradual, self.co_weight = noise_rate, num_gradual, co_weight
         self.forget = 0.0  # 1 − R(T)
+        self.saved += ["forget"]
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Set the share of a batch to leave out."""
@@ -71,31 +74,25 @@ class JoCoR(TwoNetworks):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of both networks on the samples of small joint loss."""
-        inputs, labels, part = self.classifiers[0].unpack(batch, "training")
-        forwards = self.forward(inputs)
-        leaves = [forward.outputs.logits.detach().requires_grad_() for forward in forwards]
+        inputs, labels = self.classifier.unpack(batch, "training")
+        forwards = self.forwards(inputs)
+        leaves = [forward.detached.logits.requires_grad_() for forward in forwards]
         losses = joint_loss(leaves[0], leaves[1], labels, self.co_weight)  # (n,)
-        kept, of_kept = smallest_of_all(losses.detach(), self.forget, part)
-        loss = mean_of(losses, kept, of_kept)
-        gradients = torch.autograd.grad(loss, leaves)
-        for classifier, forward, gradient in zip(self.classifiers, forwards, gradients, strict=True):
-            descend_along(classifier, forward, gradient)
-        own = {
-            "accuracy": accuracy(leaves[0].detach(), labels),
-            "kept": len(kept) / len(labels),
-            "disagreement": float(disagreement(forwards).double().mean()),
-        }
-        return parallel.sums({"loss": float(loss.detach())} | part.of(own))
+        kept = smallest(losses.detach(), self.forget)
+        loss = losses[kept].mean()
+        output_gradients = torch.autograd.grad(loss, leaves)
+        metrics = read_metrics(
+            forwards[0],
+            loss=loss,
+            accuracy=accuracy(leaves[0], labels),
+            kept=len(kept) / len(labels),
+            disagreement=disagreement(forwards).double().mean(),
+        )
+        for classifier, forward, found in zip(self.classifiers, forwards, output_gradients, strict=True):
+            names = list(classifier.parameters)
+            classifier.update(classifier.gradient(forward, (found, None), names, keep=False))
+        return metrics
 
     def settings(self) -> dict[str, Any]:
         """The schedule of R and λ."""
         return {"noise_rate": self.noise_rate, "num_gradual": self.num_gradual, "co_weight": self.co_weight}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Both networks and R."""
-        return super().state_dict() | {"forget": self.forget}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
-        super().load_state_dict(state)
-        self.forget = float(state["forget"])

@@ -6,18 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vri.core.checks import Batch
 from vri.core.model import Outputs
-from vri.methods.base import Metrics
-from vri.methods.meta import MetaMethod, must_be, sample_losses, useless
-from vri.training import distributed as parallel
+from vri.methods.base import Cost, Metrics, Rates
+from vri.methods.losses import sample_losses
+from vri.methods.meta import MetaMethod
+from vri.methods.options import must_be, useless
 
 
 class L2RW(MetaMethod):
     """Weigh each sample by how well its gradient agrees with that of the clean samples.
 
     There is no meta network. The look-ahead is θ − α∇Σ εᵢ·Lᵢ at ε = 0, the weights are max(−∂L_meta/∂εᵢ, 0) =
-    max(α⟨∇Lᵢ, ∇L_meta⟩, 0), divided by their sum; if none is positive, all are 0 and the classifier stands still (but
-    for γ, momentum and weight decay). The classifier minimises Σ wᵢ·Lᵢ.
+    max(α⟨∇Lᵢ, ∇L_meta⟩, 0), divided by their mean; if none is positive, all are 0 and the classifier stands still (but
+    for γ, momentum and weight decay). The classifier minimises 1/n Σ wᵢ·Lᵢ.
 
     Departures: none.
 
@@ -26,9 +28,10 @@ class L2RW(MetaMethod):
             the meta optimizer and `lagged` have no meaning here and are refused.
     """
 
+    name = "l2rw"
     paper = "Ren et al. 2018, Learning to Reweight Examples for Robust Deep Learning, ICML"
-    sums = True
-    own_meta = True
+    cost = Cost(3.7, 2.2)
+    tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     def __init__(
         self,
@@ -48,26 +51,27 @@ class L2RW(MetaMethod):
         super().__init__(model, num_classes, optimizer, **kept, mistakes=mistakes)
         self.weights = torch.empty(0)  # of the batch at hand
 
-    def meta_parameters(self, count: int) -> Sequence[Tensor]:
-        """ε = 0, one a sample."""
-        device, dtype = self.classifier.device, self.classifier.dtype
-        self.weights = torch.zeros(count, device=device, dtype=dtype, requires_grad=True)
-        return [self.weights]
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One iteration, from ε = 0."""
+        count, device, dtype = len(batch[1]), self.classifier.device, self.classifier.dtype
+        epsilon = torch.zeros(count, device=device, dtype=dtype, requires_grad=True)
+        self.meta_parameters, self.weights = [epsilon], count * epsilon  # so that the mean below is Σ εᵢ·Lᵢ
+        return super().step(batch, meta_batch)
 
     def learn(self, gradient: Sequence[Tensor]) -> None:
-        """From the gradient in ε to weights that sum to 1."""
+        """From the gradient in ε to weights with mean 1."""
         useful = (-gradient[0]).clamp(min=0)
-        total = parallel.total(useful.sum())  # of the whole batch
-        self.weights = useful / torch.where(total > 0, total, 1)
+        mean = self.classifier.batch_mean(useful)
+        self.weights = useful / torch.where(mean > 0, mean, 1)
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Tensor:
-        """ε in the look-ahead, then the weights (n,)."""
+        """n·ε in the look-ahead, then the weights (n,)."""
         return self.weights
 
     def loss(self, logits: Tensor, labels: Tensor, correction: Tensor) -> Tensor:
-        """Weighted sum of the cross-entropies."""
-        return (correction * sample_losses(logits, labels)).sum()
+        """Weighted sum of the cross-entropies, written as a mean."""
+        return (correction * sample_losses(logits, labels)).mean()
 
-    def finish(self, correction: Tensor, labels: Tensor) -> Metrics:
+    def finish(self, correction: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Share of samples with a weight."""
-        return {"used": float((correction > 0).double().mean())}
+        return {"used": (correction > 0).double().mean()}

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.shared import check_options, loss_step, one_hot
+from vri.methods.losses import one_hot
+from vri.methods.options import check_options
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
@@ -28,10 +29,13 @@ class LabelSmoothing(CrossEntropy):
         options: as in `CrossEntropy`.
     """
 
+    name = "label-smoothing"
     paper = (
         "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna, Rethinking the Inception Architecture for Computer Vision "
         "(CVPR 2016)"
     )
+    cost = Cost(1.0, 1.0)
+    tuned = Rates((0.02, 5e-3), (0.05, 5e-3))
 
     def __init__(
         self,
@@ -48,9 +52,7 @@ class LabelSmoothing(CrossEntropy):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on smoothed labels."""
-        return loss_step(
-            self.classifier, self.generator, batch, lambda z, y: smoothed_cross_entropy(z, y, self.smoothing)
-        )
+        return self.descend(batch, lambda z, y: smoothed_cross_entropy(z, y, self.smoothing))
 
     def settings(self) -> dict[str, Any]:
         """ε."""

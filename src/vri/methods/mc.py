@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from vri.methods.meta import useless
+from vri.methods.base import Cost, Rates
+from vri.methods.options import refuse, useless
 from vri.methods.vri import VRI
 
 
@@ -18,11 +19,12 @@ class MC(VRI):
         options: those of `VRI`, but for `kl_weight` and `kl_route`.
     """
 
+    name = "mc"
     paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels: the MC variant"
+    cost = Cost(2.3, 2.3)
+    tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
     has_prior = False
 
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
-        wrong = useless(options, ("kl_weight", "kl_route"), "there is no KL term")
-        if wrong:
-            raise ValueError("MC got options it can't use: " + "; ".join(wrong))
+        refuse("MC", useless(options, ("kl_weight", "kl_route"), "there is no KL term"))
         super().__init__(model, num_classes, optimizer, **options)

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.randomness import draw_seed, seeded
-from vri.methods.base import Metrics, accuracy
+from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.shared import check_options, descend
-from vri.training import distributed as parallel
+from vri.methods.options import check_options
 
 
 def mix(inputs: Any, order: Tensor, share: float) -> Any:
@@ -34,8 +33,7 @@ class Mixup(CrossEntropy):
     """Train on mixtures of two samples and of their labels.
 
     x̃ = λ·x + (1 − λ)·x′ with one λ ~ Beta(α, α) a batch, x′ being the batch in another order;
-    L = λ·CE(f(x̃), y) + (1 − λ)·CE(f(x̃), y′). The accuracy reported is weighted like the loss. On several workers λ is
-    the same on all, and x′ comes from the rows of the same worker.
+    L = λ·CE(f(x̃), y) + (1 − λ)·CE(f(x̃), y′). The accuracy reported is weighted like the loss.
 
     Args:
         alpha: α; 1 is the paper's for CIFAR, where against noisy labels it finds 8 to 32 better. 0 is λ = 1, plain
@@ -43,7 +41,10 @@ class Mixup(CrossEntropy):
         options: as in `CrossEntropy`.
     """
 
+    name = "mixup"
     paper = "Zhang, Cisse, Dauphin, Lopez-Paz, mixup: Beyond Empirical Risk Minimization (ICLR 2018)"
+    cost = Cost(1.0, 1.0)
+    tuned = Rates((0.02, 5e-3), (0.05, 5e-4))
 
     def __init__(
         self,
@@ -60,21 +61,21 @@ class Mixup(CrossEntropy):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy between the samples."""
-        inputs, labels, part = self.classifier.unpack(batch, "training")
-        share, order = self._draw(part.total)
-        if part.count < part.total:
-            order = part.rows(order).argsort()  # of this worker's rows
-        forward = self.classifier.forward(mix(inputs, order, share), draw_seed(self.generator))
+        inputs, labels = self.classifier.unpack(batch, "training")
+        share, order = self._draw(len(labels))
+        forward = self.forward(mix(inputs, order, share))
         others = labels[order]
 
         def loss(logits: Tensor) -> Tensor:
             here, there = objective.cross_entropy(logits, labels), objective.cross_entropy(logits, others)
             return share * here + (1 - share) * there
 
-        value = descend(self.classifier, forward, loss, part)
-        logits = forward.outputs.logits.detach()
+        value, gradient = self.classifier.loss_gradient(forward, loss)
+        logits = forward.outputs.logits
         right = share * accuracy(logits, labels) + (1 - share) * accuracy(logits, others)
-        return parallel.sums({"loss": value} | part.of({"accuracy": right, "share": share}))
+        metrics = read_metrics(forward, loss=value, accuracy=right, share=share)
+        self.classifier.update(gradient)
+        return metrics
 
     def settings(self) -> dict[str, Any]:
         """How far the mixtures are from the samples."""

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from vri.core import objective
 from vri.core.model import Outputs
-from vri.methods.base import Metrics
-from vri.methods.meta import MetaMethod, must_be
-from vri.methods.shared import one_hot
+from vri.methods.base import Cost, Rates
+from vri.methods.losses import one_hot
+from vri.methods.meta import MetaMethod
+from vri.methods.options import must_be
 
 
 class LabelNetwork(nn.Module):
@@ -50,7 +51,10 @@ class MLC(MetaMethod):
         options: see `MetaMethod`. The authors have AMSGrad with learning rate 3e-4.
     """
 
+    name = "mlc"
     paper = "Zheng et al. 2021, Meta Label Correction for Noisy Label Learning, AAAI"
+    cost = Cost(2.9, 2.2)
+    tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     label_network: LabelNetwork
 
@@ -92,7 +96,7 @@ class MLC(MetaMethod):
         """Cross-entropy with the corrected labels."""
         return objective.cross_entropy(logits, correction)
 
-    def finish(self, correction: Tensor, labels: Tensor) -> Metrics:
+    def finish(self, correction: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Share of samples whose most probable class is another than the given one."""
         given = one_hot(labels, correction).argmax(1)
-        return {"relabelled": float((correction.argmax(1) != given).double().mean())}
+        return {"relabelled": (correction.argmax(1) != given).double().mean()}

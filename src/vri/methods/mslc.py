@@ -1,6 +1,5 @@
 """Meta soft label corrector: a label mixed from the given one and the classifier's predictions."""
 
-from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,10 +9,10 @@ from torch import Tensor, nn
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import Outputs
-from vri.methods.base import Metrics
-from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
-from vri.methods.shared import one_hot
-from vri.training import distributed as parallel
+from vri.methods.base import Cost, Metrics, Rates
+from vri.methods.losses import one_hot, sample_losses
+from vri.methods.meta import LossNetwork, MetaMethod
+from vri.methods.options import must_be
 
 
 class Corrected(NamedTuple):
@@ -45,7 +44,10 @@ class MSLC(MetaMethod):
         options: see `MetaMethod`. The authors have Adam with learning rate 1e-3 and weight decay 1e-4.
     """
 
+    name = "mslc"
     paper = "Wu et al. 2021, Learning to Purify Noisy Labels via Meta Soft Label Corrector, AAAI"
+    cost = Cost(3.7, 2.2)
+    tuned = Rates((0.02, 5e-3), (0.05, 5e-4))
     needs_index = True
 
     label_share: LossNetwork
@@ -71,16 +73,11 @@ class MSLC(MetaMethod):
         super().__init__(model, num_classes, optimizer, **options)
         self.warmup_share, self.hard = warmup_share, hard
         self.warming = False  # in the first phase
-        self.memory = torch.empty(0, num_classes)  # row of zeros: nothing remembered
+        self.memory = self.remember("memory", num_classes)  # row of zeros: nothing remembered
         self._index = torch.empty(0, dtype=torch.long)  # of the batch at hand
         self.learn_with(
             lambda: {name: LossNetwork(hidden, torch.sigmoid) for name in ("label_share", "previous_share")}
         )
-
-    def begin_training(self, size: int, clean_batches: Callable[[], Iterable[Batch]] | None) -> None:
-        """Make room for one label a sample."""
-        device, dtype = self.classifier.device, self.classifier.dtype
-        self.memory = torch.zeros(size, self.num_classes, device=device, dtype=dtype)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Correct labels once the first phase is over."""
@@ -93,7 +90,7 @@ class MSLC(MetaMethod):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step, which also remembers the corrected labels."""
-        self._index = self._read_index(batch)
+        self._index = self.memory.index(batch)
         return super().step(batch, meta_batch)
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Corrected:
@@ -113,46 +110,15 @@ class MSLC(MetaMethod):
         """Cross-entropy with the corrected labels."""
         return objective.cross_entropy(logits, correction.targets)
 
-    def finish(self, correction: Corrected, labels: Tensor) -> Metrics:
+    def finish(self, correction: Corrected, labels: Tensor) -> dict[str, Tensor]:
         """Remember; share of samples whose most probable class is another than the given one."""
-        # other workers will meet these samples in the next epoch
-        self.memory[parallel.gather(self._index)] = parallel.gather(correction.soft)
+        self.memory[self._index] = correction.soft
         given = one_hot(labels, correction.targets).argmax(1)
-        return {"relabelled": float((correction.targets.argmax(1) != given).double().mean())}
+        return {"relabelled": (correction.targets.argmax(1) != given).double().mean()}
 
     def settings(self) -> dict[str, Any]:
         """Those of all meta methods, the first phase and the kind of pseudo-label."""
         return super().settings() | {"warmup_share": self.warmup_share, "hard": self.hard}
 
-    def state_dict(self) -> dict[str, Any]:
-        """That of all meta methods, and what is remembered of the samples."""
-        return super().state_dict() | {"memory": self.memory}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
-        super().load_state_dict(state)
-        self.memory = state["memory"].to(self.classifier.device, copy=True)
-
     def _harden(self, labels: Tensor) -> Tensor:
         return one_hot(labels.argmax(1), labels) if self.hard else labels
-
-    def _read_index(self, batch: Batch) -> Tensor:
-        if not isinstance(batch, (tuple, list)) or len(batch) < 3:
-            raise ValueError(
-                "MSLC remembers a label of each sample, but the training batch has no sample numbers: expected "
-                "(inputs, labels, numbers); let the data set return them, or train with vri.train"
-            )
-        index = torch.as_tensor(batch[2]).to(self.classifier.device, torch.long)
-        size = len(self.memory)
-        if not size:
-            raise ValueError(
-                "MSLC does not know yet how many samples there are: call begin_training(size, None) before the "
-                "first step, or train with vri.train"
-            )
-        if index.shape != (len(batch[1]),) or int(index.min()) < 0 or int(index.max()) >= size:
-            raise ValueError(
-                f"the sample numbers have shape {tuple(index.shape)} and run from {int(index.min())} to "
-                f"{int(index.max())}: expected one for each of {len(batch[1])} labels, from 0 to {size - 1}; "
-                "number the samples by their place in the training set"
-            )
-        return index

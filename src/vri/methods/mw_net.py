@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from vri.core.model import Outputs
-from vri.methods.base import Metrics
-from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
-from vri.training import distributed as parallel
+from vri.methods.base import Cost, Rates
+from vri.methods.losses import sample_losses
+from vri.methods.meta import LossNetwork, MetaMethod
+from vri.methods.options import must_be
 
 
 class MWNet(MetaMethod):
@@ -26,7 +27,10 @@ class MWNet(MetaMethod):
         options: see `MetaMethod`. The paper has Adam with learning rate 1e-3 and weight decay 1e-4.
     """
 
+    name = "mw-net"
     paper = "Shu et al. 2019, Meta-Weight-Net: Learning an Explicit Mapping for Sample Weighting, NeurIPS"
+    cost = Cost(3.5, 2.2)
+    tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     weight_network: LossNetwork
 
@@ -44,7 +48,7 @@ class MWNet(MetaMethod):
         mistakes = must_be("hidden", hidden, hidden >= 1, "at least 1")
         options = {"meta_weight_decay": meta_weight_decay, **options, "mistakes": mistakes}
         super().__init__(model, num_classes, optimizer, **options)
-        self.normalize = self.sums = normalize
+        self.normalize = normalize
         self.learn_with(lambda: {"weight_network": LossNetwork(hidden, torch.sigmoid)})
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Tensor:
@@ -54,12 +58,12 @@ class MWNet(MetaMethod):
 
     def loss(self, logits: Tensor, labels: Tensor, correction: Tensor) -> Tensor:
         """Weighted cross-entropy."""
-        weighted = correction * sample_losses(logits, labels)
-        return weighted.sum() / parallel.total(correction.sum()) if self.normalize else weighted.mean()
+        weighted = (correction * sample_losses(logits, labels)).mean()
+        return weighted / self.classifier.batch_mean(correction) if self.normalize else weighted
 
-    def finish(self, correction: Tensor, labels: Tensor) -> Metrics:
+    def finish(self, correction: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Mean weight."""
-        return {"weight": float(correction.mean())}
+        return {"weight": correction.mean()}
 
     def settings(self) -> dict[str, Any]:
         """Those of all meta methods, and the divisor."""

@@ -9,9 +9,10 @@ from torch.distributions import Beta, kl_divergence
 
 from vri.core.model import Outputs
 from vri.core.randomness import draw_seed, seeded
-from vri.methods.base import Metrics
-from vri.methods.meta import LossNetwork, MetaMethod, must_be, sample_losses
-from vri.training import distributed as parallel
+from vri.methods.base import Cost, Rates
+from vri.methods.losses import sample_losses
+from vri.methods.meta import LossNetwork, MetaMethod
+from vri.methods.options import must_be
 
 _SMALLEST = 1e-2  # of the two parameters; nearer to 0 the derivative of a draw grows without bound
 
@@ -56,7 +57,10 @@ class PMWNet(MetaMethod):
         options: see `MetaMethod`. The authors have Adam with learning rate 1e-3 and weight decay 1e-4.
     """
 
+    name = "pmw-net"
     paper = "Zhao et al. 2023, A Probabilistic Formulation for Meta-Weight-Net, IEEE TNNLS"
+    cost = Cost(3.4, 2.2)
+    tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     beta_network: BetaNetwork
 
@@ -87,11 +91,9 @@ class PMWNet(MetaMethod):
     def correct(self, outputs: Outputs, labels: Tensor, drawn: int) -> Weights:
         """Draw the weights."""
         alpha, beta = self.beta_network(sample_losses(outputs.logits, labels))
-        part = parallel.locate(None, len(alpha))
-        all_alpha, all_beta = (_within(part, parallel.gather(own), own) for own in (alpha, beta))
-        with seeded(drawn, alpha.device):  # a draw depends on those before it, so all workers draw for all samples
-            weights = Beta(all_alpha, all_beta, validate_args=False).rsample()
-        return Weights(part.rows(weights), alpha, beta)
+        with seeded(drawn, alpha.device):
+            weights = Beta(alpha, beta, validate_args=False).rsample()
+        return Weights(weights, alpha, beta)
 
     def loss(self, logits: Tensor, labels: Tensor, correction: Weights) -> Tensor:
         """Weighted cross-entropy."""
@@ -103,14 +105,8 @@ class PMWNet(MetaMethod):
         prior = Beta(self.beta_network.prior[0], self.beta_network.prior[1], validate_args=False)
         return kl_divergence(posterior, prior).mean()
 
-    def finish(self, correction: Weights, labels: Tensor) -> Metrics:
+    def finish(self, correction: Weights, labels: Tensor) -> dict[str, Tensor]:
         """Set the prior of the next step; mean weight."""
-        self.beta_network.prior.copy_(parallel.mean(torch.stack([correction.alpha, correction.beta], dim=1)))
-        return {"weight": float(correction.drawn.mean())}
-
-
-def _within(part: parallel.Part, everyone: Tensor, own: Tensor) -> Tensor:
-    """The numbers of all samples, with this worker's own, which carry a gradient, in their place."""
-    if part.count == part.total:
-        return own
-    return torch.cat([everyone[: part.start], own, everyone[part.start + part.count :]])
+        parameters = torch.stack([correction.alpha, correction.beta], dim=1)  # (n, 2)
+        self.beta_network.prior.copy_(self.classifier.batch_mean(parameters))
+        return {"weight": correction.drawn.mean()}

@@ -9,9 +9,10 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.shared import check_options, loss_step, one_hot
+from vri.methods.losses import one_hot
+from vri.methods.options import check_options
 
 
 def reverse_cross_entropy(logits: Tensor, labels: Tensor, log_zero: float) -> Tensor:
@@ -39,7 +40,10 @@ class SCE(CrossEntropy):
         options: as in `CrossEntropy`.
     """
 
+    name = "sce"
     paper = "Wang, Ma, Chen, Luo, Yi, Bailey, Symmetric Cross Entropy for Robust Learning with Noisy Labels (ICCV 2019)"
+    cost = Cost(1.0, 1.0)
+    tuned = Rates((0.02, 5e-3), (0.05, 5e-3))
 
     def __init__(
         self,
@@ -63,9 +67,7 @@ class SCE(CrossEntropy):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of the symmetric cross-entropy."""
-        return loss_step(
-            self.classifier,
-            self.generator,
+        return self.descend(
             batch,
             lambda z, y: symmetric_cross_entropy(z, y, self.alpha, self.beta, self.log_zero),
         )

@@ -1,34 +1,26 @@
 """Variational Rectification Inference: the meta network draws a vector that rectifies a sample's logits."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vri.core import objective
-from vri.core.checks import check_finite, check_labels
-from vri.core.model import Outputs
+from vri.core.checks import Batch, check_finite, check_labels
 from vri.core.networks import BOUNDS, MetaNetwork, PriorNetwork
 from vri.core.objective import SQUASHES, Gaussian
-from vri.methods.base import Metrics
-from vri.methods.meta import MetaMethod, must_be, one_of
-
-
-class Rectification(NamedTuple):
-    """What the meta network makes of a batch."""
-
-    vectors: Tensor  # v (k, n, c)
-    posterior: Gaussian  # q(v | x, y), which they were drawn from
-    features: Tensor  # f (n, d), for the prior
+from vri.methods.base import Cost, Metrics, Rates
+from vri.methods.meta import MetaMethod
+from vri.methods.options import must_be, one_of
 
 
 class VRI(MetaMethod):
     """Train a classifier on noisy labels with the help of a few clean samples.
 
-    It owns no loop: call `step` with a noisy batch and a clean one; it is the paper's Algorithm 1, line by line, and
-    all that is VRI's own in it is below: V_φ draws a vector v from (features, label), π(v) rectifies the logits. At
-    test time only `model` runs.
+    It owns no loop: call `step` with a noisy batch and a trusted one; it is the paper's Algorithm 1. V_φ draws a vector
+    v from (features, label), and π(v) rectifies the logits. At test time only `model` runs.
 
     Args:
         model: any `nn.Module` that returns logits, or (logits, features); on its device already.
@@ -66,11 +58,16 @@ class VRI(MetaMethod):
         meta_optimizer: builds another optimizer from their parameters, instead of Adam.
         meta_smoothing: label smoothing in the meta loss.
         lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or several).
+        lookahead_lr: α of the look-ahead, times the schedule; the optimizer's learning rate if not given. For
+            optimizers whose learning rate is no factor on the gradient.
         lagged: take the look-ahead step as the real one too; φ then lags one step, and one backward is saved.
         autocast: torch.bfloat16 for mixed precision; the meta networks stay in full precision.
     """
 
+    name = "vri"
     paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels"
+    cost = Cost(2.4, 2.3)
+    tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     has_prior: bool = True  # False for its variants without prior and KL term
     meta_network: MetaNetwork
@@ -104,6 +101,7 @@ class VRI(MetaMethod):
         meta_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None,
         meta_smoothing: float = 0.1,
         lookahead: str | Sequence[str] = "all",
+        lookahead_lr: float | None = None,
         lagged: bool = False,
         autocast: torch.dtype | None = None,
     ) -> None:
@@ -132,6 +130,7 @@ class VRI(MetaMethod):
             meta_optimizer=meta_optimizer,
             meta_smoothing=meta_smoothing,
             lookahead=lookahead,
+            lookahead_lr=lookahead_lr,
             lagged=lagged,
             autocast=autocast,
             mistakes=mistakes,
@@ -153,26 +152,49 @@ class VRI(MetaMethod):
 
         self.learn_with(networks)
 
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One iteration of Algorithm 1."""
+        # The batches, checked before anything moves; one forward serves the look-ahead and the real update.
+        inputs, y = self.classifier.unpack(batch, "training")
+        trusted = self.unpack_meta(meta_batch) if self.meta_due else None
+        forward = self.forward(inputs)
+        f = forward.detached.features
+        ahead, clean, found = None, None, {}
+
+        if trusted is not None:
+            # Look ahead with vectors v = μ + σε drawn from the posterior q: θ̂ = θ − α∇ℓ, Eq. (eq:theta_step).
+            q, epsilon = self.meta_network(f, y), self.draw(len(y))
+            v = objective.reparameterize(q, epsilon)
+            kl = objective.gaussian_kl(q, self.prior_network(f)).mean() if self.has_prior else None
+            literal = self.kl_route == "features"  # KL inside ℓ and through the features; else in φ's and ω's objective
+            rectified = lambda z, f: objective.empirical_loss(v, z, y, self.squash)  # noqa: E731
+            ahead = self.look_ahead(forward, partial(self.elbo, y, epsilon) if literal else rectified)
+            # g = ∇L_meta(θ̂) on the trusted samples, Eq. (eq:obj2).
+            clean = self.clean_gradient(ahead, *trusted)
+            # φ and ω on L_meta(θ̂) + αλKL, Eq. (eq:phi_update) and (eq:omega_update).
+            gradient = self.meta_gradient(ahead, clean, None if literal else kl)
+            self.learn(gradient)
+            found = self.meta_metrics(clean, trusted[1], gradient, kl)
+
+        # θ on the rectified loss, with the updated φ and fresh draws, which carry no gradient: Eq. (eq:theta_update).
+        with torch.no_grad():
+            q = self.meta_network(f, y)
+            v = objective.reparameterize(q, self.draw(len(y)))
+        found |= self.spread(q)
+        return self.update(forward, y, lambda z: objective.empirical_loss(v, z, y, self.squash), ahead, clean, found)
+
+    def elbo(self, y: Tensor, epsilon: Tensor, z: Tensor, f: Tensor) -> Tensor:
+        """ℓ(z, f) with λ·KL inside, Eq. (eq:obj1), as the paper's text has it."""
+        q, p = self.meta_network(f, y), self.prior_network(f)
+        return objective.elbo_loss(q, p, epsilon, z, y, self.kl_weight or 0.0, self.squash)
+
     def draw(self, count: int) -> Tensor:
         """ε (k, n, c)."""
-        return self._noise(count, self.samples)
+        return self.classifier.normal(self.samples, count, self.generator)
 
-    def correct(self, outputs: Outputs, labels: Tensor, drawn: Tensor) -> Rectification:
-        """Draw the rectifying vectors: Eq. (eq:reparam)."""
-        posterior: Gaussian = self.meta_network(outputs.features, labels)
-        return Rectification(objective.reparameterize(posterior, drawn), posterior, outputs.features)
-
-    def loss(self, logits: Tensor, labels: Tensor, correction: Rectification) -> Tensor:
-        """Cross-entropy of the rectified logits, averaged over draws and samples: Eq. (eq:theta_update)."""
-        return objective.empirical_loss(correction.vectors, logits, labels, self.squash)
-
-    def kl(self, correction: Rectification) -> Tensor:
-        """KL(q(v | x, y) ‖ p(v | x)), averaged over samples: Eq. (eq:kl)."""
-        return objective.gaussian_kl(correction.posterior, self.prior_network(correction.features)).mean()
-
-    def finish(self, correction: Rectification, labels: Tensor) -> Metrics:
+    def spread(self, posterior: Gaussian) -> Mapping[str, Tensor]:
         """Mean ‖σ²‖, which shows a collapse to a point."""
-        return {"variance": float(correction.posterior.log_var.exp().norm(dim=1).mean())}
+        return {"variance": posterior.log_var.exp().norm(dim=1).mean()}
 
     def posterior(self, features: Tensor, labels: Tensor) -> Gaussian:
         """q(v | x, y) of samples with these features and labels."""
@@ -193,15 +215,11 @@ class VRI(MetaMethod):
     def rectify(self, logits: Tensor, features: Tensor, labels: Tensor, samples: int | None = None) -> Tensor:
         """Draw rectifying vectors from the posterior and apply them: (samples, n, c) rectified logits."""
         posterior = self.posterior(features, labels)
-        vectors = objective.reparameterize(posterior, self._noise(len(labels), samples or self.samples))
+        noise = self.classifier.normal(samples or self.samples, len(labels), self.generator)
+        vectors = objective.reparameterize(posterior, noise)
         return objective.rectify(vectors, logits, self.squash)
 
     def settings(self) -> dict[str, Any]:
         """What a step depends on besides the state; shapes of the networks show in the state itself."""
-        return super().settings() | {"samples": self.samples}
-
-    def _noise(self, count: int, samples: int) -> Tensor:
-        device, dtype = self.classifier.device, self.classifier.dtype
-        shape = (samples, count, self.num_classes)
-        drawn = torch.randn(shape, generator=self.generator, device=self.generator.device, dtype=dtype)
-        return drawn.to(device, non_blocking=True)
+        own = {"kl_route": self.kl_route} if self.has_prior else {}
+        return super().settings() | own | {"samples": self.samples}

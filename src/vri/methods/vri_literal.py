@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vri.methods.base import Cost, Rates
 from vri.methods.vri import VRI
 
 PAPER: dict[str, Any] = {
@@ -29,7 +30,10 @@ class LiteralVRI(VRI):
         options: those of `VRI`; those in `PAPER` have other defaults here.
     """
 
+    name = "vri-literal"
     paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels: to the letter"
+    cost = Cost(3.4, 2.3)
+    tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **{**PAPER, **options})

@@ -10,8 +10,9 @@ from vri.core import objective
 from vri.core.model import Outputs
 from vri.core.networks import MetaNetwork
 from vri.core.objective import Gaussian
-from vri.methods.base import Metrics
-from vri.methods.meta import MetaMethod, must_be
+from vri.methods.base import Cost, Rates
+from vri.methods.meta import MetaMethod
+from vri.methods.options import must_be
 
 
 class Vectors(NamedTuple):
@@ -36,7 +37,10 @@ class WarPI(MetaMethod):
         options: see `MetaMethod`. The authors have Adam with learning rate 3e-4.
     """
 
+    name = "warpi"
     paper = "Sun et al. 2022, Learning to Rectify for Robust Learning with Noisy Labels, Pattern Recognition"
+    cost = Cost(3.6, 2.2)
+    tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     meta_network: MetaNetwork
 
@@ -66,10 +70,7 @@ class WarPI(MetaMethod):
 
     def draw(self, count: int) -> Tensor:
         """ε (k, n, c)."""
-        shape = (self.samples, count, self.num_classes)
-        device, dtype = self.generator.device, self.classifier.dtype
-        drawn = torch.randn(shape, generator=self.generator, device=device, dtype=dtype)
-        return drawn.to(self.classifier.device, non_blocking=True)
+        return self.classifier.normal(self.samples, count, self.generator)
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: Tensor) -> Vectors:
         """Draw the rectifying vectors."""
@@ -80,9 +81,9 @@ class WarPI(MetaMethod):
         """Cross-entropy of the rectified logits, averaged over draws and samples."""
         return objective.empirical_loss(correction.drawn, logits, labels)
 
-    def finish(self, correction: Vectors, labels: Tensor) -> Metrics:
+    def finish(self, correction: Vectors, labels: Tensor) -> dict[str, Tensor]:
         """Mean ‖σ²‖."""
-        return {"variance": float(correction.posterior.log_var.exp().norm(dim=1).mean())}
+        return {"variance": correction.posterior.log_var.exp().norm(dim=1).mean()}
 
     def settings(self) -> dict[str, Any]:
         """Those of all meta methods, and k."""

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from vri.bench.timing import take_turns
-from vri.core.model import Classifier
 from vri.data.batches import Batches
 from vri.methods import VRI, CrossEntropy
 from vri.methods.base import Method
@@ -69,7 +68,7 @@ def step_time(method: Method, sets: Prepared) -> dict[str, Any]:
     It goes on training, so it comes last.
     """
     batch, meta_batch = (_first_batch(method, sets, part) for part in ("train", "clean"))
-    classifier: Classifier = method.classifier  # type: ignore[attr-defined]  # all methods of the table have it
+    classifier = method.classifier
     plain = CrossEntropy(method.model, method.num_classes, method.optimizer, autocast=classifier.autocast)
     device = str(classifier.device)
     rounds = take_turns({"plain": plain, "method": method}, batch, meta_batch, _ROUNDS, 2, device)
@@ -83,7 +82,7 @@ def step_time(method: Method, sets: Prepared) -> dict[str, Any]:
 def _first_batch(method: Method, sets: Prepared, part: str) -> Any:
     chosen, transform = (sets.train, sets.transform) if part == "train" else (sets.clean, sets.meta_transform)
     assert chosen is not None
-    device = method.classifier.device  # type: ignore[attr-defined]
+    device = method.classifier.device
     return next(iter(Batches(chosen, 100, seed=0, device=device, transform=transform).epoch(0)))
 
 

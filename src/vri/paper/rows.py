@@ -3,22 +3,15 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vri.methods import METHODS
+from vri.methods import METHODS, CrossEntropy
+from vri.methods.vri_literal import PAPER
 from vri.paper.experiments import Column, Grid, TableRow
 from vri.paper.settings import Settings, resolve
 
 Values = Mapping[str, Any]
 
-# the paper's own setting of options whose defaults differ here
-PAPER: dict[str, Any] = {
-    "samples": 2,
-    "meta_every": 1,
-    "clean_weight": 0.0,
-    "initial_mean": 0.0,
-    "meta_smoothing": 0.0,
-    "meta_amsgrad": False,
-    "normalize": False,
-}
+# what the variants of VRI have no use for among the paper's settings
+_WITHOUT = {"mc": ("kl_route", "kl_weight"), "non-bayesian": ("kl_route", "kl_weight", "samples")}
 # what VRI's defaults add to the paper and any meta-learning method can have; rivals have it too at quick scale
 GAMMA: dict[str, Any] = {"clean_weight": 4.0, "clean_updates": 300, "meta_smoothing": 0.1}
 OURS = ("vri", "mc", "non-bayesian")  # made of VRI's networks and options
@@ -55,35 +48,12 @@ QUICK_WORDS = f"{SETTING}, batches of 100."
 PAPER_WORDS = "the paper's data, backbone, schedule and options; 1,000 clean samples."
 
 
-def _by_method(names: Mapping[tuple[float, float], str]) -> dict[str, tuple[float, float]]:
-    return {method: setting for setting, methods in names.items() for method in methods.split()}
-
-
-# With the CNN, which has batch normalisation, nearly all methods of the family want this on Fashion-MNIST; JoCoR's
-# loss is a tenth.
-_OF_CNN = {**dict.fromkeys(METHODS, (0.1, 5e-4)), "jocor": (1.0, 5e-5)}
-# By data set and backbone, and by method: learning rate and weight decay. Those of the MLP did best on the validation
-# split of the first seed, on average over the three kinds of noise of benchmarks/family.py, whose grid had a third
-# setting then, (0.05, 5e-3).
+# By data set and backbone, and by method: learning rate and weight decay.
+_TUNED = {"digits, mlp": "digits_mlp", "fashion-mnist, mlp": "fashion_mlp"}
+_TUNED |= {f"{name}, small_cnn": "small_cnn" for name in ("fashion-mnist", "cifar10n", "cifar80n")}
 RATES: dict[str, dict[str, tuple[float, float]]] = {
-    "digits, mlp": _by_method(
-        {
-            (0.02, 5e-3): "cross-entropy label-smoothing mixup sce bootstrapping decoupling fine-tuned "
-            "l2rw mw-net pmw-net mlc mslc warpi mc vri vri-literal",
-            (0.05, 5e-3): "clean-only co-teaching glc non-bayesian",
-            (0.05, 5e-4): "gce elr",
-            (0.2, 5e-4): "jocor",  # whose loss is a tenth
-        }
-    ),
-    "fashion-mnist, mlp": _by_method(
-        {
-            (0.02, 5e-3): "l2rw mw-net pmw-net mlc warpi mc non-bayesian vri vri-literal",
-            (0.05, 5e-3): "cross-entropy label-smoothing sce bootstrapping co-teaching clean-only",
-            (0.05, 5e-4): "mixup gce decoupling elr fine-tuned glc mslc",
-            (0.2, 5e-4): "jocor",
-        }
-    ),
-    **{f"{name}, small_cnn": _OF_CNN for name in ("fashion-mnist", "cifar10n", "cifar80n")},
+    setting: {name: getattr(method.tuned or CrossEntropy.tuned, field) for name, method in METHODS.items()}
+    for setting, field in _TUNED.items()
 }
 
 
@@ -95,7 +65,7 @@ def quick(label: str, method: str, published: tuple[str, ...] | None = None, **c
 
 def paper(label: str, method: str, published: tuple[str, ...] | None = None, **changes: Any) -> TableRow:
     """A row at the paper's scale: the paper's options for VRI and its kin, each rival's own defaults."""
-    own = {k: v for k, v in PAPER.items() if not (method == "non-bayesian" and k == "samples")}
+    own = {k: v for k, v in PAPER.items() if k not in _WITHOUT.get(method, ())}
     options = {**(own if method in OURS else {}), **changes.pop("options", {})}
     return TableRow(label, {"method": method, **changes, "options": options}, published)
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from vri.training import distributed as parallel
+from vri.training import distributed
 
 
 class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -14,15 +14,15 @@ class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise; statistics are at least float32."""
-        if not self.training or parallel.world() == 1:
+        if not self.training or distributed.world() == 1:
             return super().forward(input)
         dims = [0, *range(2, input.ndim)]
         shape = (1, -1, *[1] * (input.ndim - 2))  # one number a channel
         x = input.to(torch.promote_types(input.dtype, torch.float32))
-        counted = parallel.total(torch.cat([x.sum(dims), x.new_tensor([x.numel() / x.shape[1]])]))
+        counted = distributed.total(torch.cat([x.sum(dims), x.new_tensor([x.numel() / x.shape[1]])]))
         count, mean = counted[-1].detach(), counted[:-1] / counted[-1].detach()
         centred = x - mean.view(shape)
-        var = parallel.total(centred.square().sum(dims)) / count
+        var = distributed.total(centred.square().sum(dims)) / count
         self._remember(mean.detach(), (var * count / (count - 1)).detach())
         scale = (var + self.eps).rsqrt()
         if self.weight is not None:

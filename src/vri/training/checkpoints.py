@@ -7,7 +7,6 @@ import hashlib
 import io
 import os
 import sys
-import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from vri.files import atomic_write
 
-FORMAT = 1  # of the file; raised whenever its content changes its meaning
+FORMAT = 2  # of the file; raised whenever its content changes its meaning
 
 _MARK = b"vri sha256 "
 _COMMENT = len(_MARK) + 64  # bytes
@@ -61,12 +60,10 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         also = " and the one before it are" if before.exists() else " is"
         state = _read(before) if before.exists() else None
         if state is None:
-            raise CheckpointError(f"the checkpoint {path}{also} damaged: expected a whole file; {fix}")
+            raise CheckpointError(f"the checkpoint {path}{also} damaged or not of vri: expected a whole file; {fix}")
         # moved, not copied: the next write must not keep the damaged one in the place of the good one
         os.replace(before, path)
         print(f"the checkpoint {path} is damaged; the one before it is used, {before}", file=sys.stderr)
-    if not isinstance(state, dict) or "format" not in state:
-        raise CheckpointError(f"{path} is no checkpoint of vri: it names no format; {fix}")
     if state.pop("format") != FORMAT:
         raise CheckpointError(
             f"the checkpoint {path} is of another version of vri: expected format {FORMAT}; go on with the "
@@ -104,9 +101,7 @@ def _is_whole(path: Path) -> bool:
                 left -= len(chunk)
             length = int.from_bytes(file.read(2), "little")
             return length == _COMMENT and comment == _MARK + digest.hexdigest().encode()
-    with zipfile.ZipFile(path) as archive:  # written before there were checksums: that of each member has to do
-        no_comment = comment.endswith(b"\0\0") and not archive.comment  # nor a place for one
-        return no_comment and archive.testzip() is None
+    return False
 
 
 def check_settings(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

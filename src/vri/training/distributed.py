@@ -1,8 +1,8 @@
-"""Training on several workers: the one place that knows `torch.distributed`.
+"""Training on several processes: the one place that knows `torch.distributed`.
 
-Every worker holds the whole model, draws the same random numbers and takes its rows of every batch. A loss of the
-whole batch is the sum of what each worker computes on its rows, weighted by its `Part`; so gradients are summed, never
-averaged again. Nothing here does anything until `start` has found other workers.
+As in DistributedDataParallel every worker, one process, holds the whole model and takes an equal share of every batch,
+and gradients are averaged: `start` puts a `core.share.Share` in place that does so wherever the classifier takes one.
+Nothing here does anything until `start` has found other workers.
 """
 
 import math
@@ -15,11 +15,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+
+from vri.core import share
+from vri.core.share import Share
+from vri.methods.memory import SampleMemory
 
 TIMEOUT = "VRI_TIMEOUT"  # environment: seconds that a worker waits for the others
 _DEFAULT_TIMEOUT = 600.0
@@ -77,6 +80,7 @@ def start() -> None:
             ) from error
     rank = dist.get_rank()
     _group = _Group(rank, dist.get_world_size(), int(os.environ.get("LOCAL_RANK", rank)), timeout)
+    share.take(_EqualShare(rank, _group.size))
     if torch.cuda.is_available() and _group.local < torch.cuda.device_count():
         torch.cuda.set_device(_group.local)
 
@@ -85,19 +89,25 @@ def finish() -> None:
     """Leave the other workers; what follows is a single process again."""
     global _group
     if _group is not None:
-        _group = None
+        _forget()
         dist.destroy_process_group()
+
+
+def _forget() -> None:
+    """Be alone from now on."""
+    global _group
+    _group = None
+    share.take(Share())
 
 
 @contextmanager
 def workers() -> Iterator[None]:
-    """`start`, and `finish` if all went well; who fails leaves without waiting for anyone."""
-    global _group
+    """`start`, and `finish` if all went well; a worker that fails doesn't wait for the others."""
     start()
     try:
         yield
     except BaseException:
-        _group = None
+        _forget()
         raise
     finish()
 
@@ -106,12 +116,13 @@ def workers() -> Iterator[None]:
 def alone() -> Iterator[None]:
     """Within this block nothing is exchanged: for what one worker does by itself."""
     global _group
-    here = _group
-    _group = None
+    here, mine = _group, share.current()
+    _forget()
     try:
         yield
     finally:
         _group = here
+        share.take(mine)
 
 
 def world() -> int:
@@ -146,107 +157,41 @@ def local_device(device: torch.device) -> torch.device:
     return torch.device("cuda", _group.local)
 
 
-# parts of a batch
-
-
-@dataclass(frozen=True)
-class Part:
-    """Which rows of a batch this worker has."""
-
-    start: int
-    count: int
-    total: int  # rows of the whole batch
-
-    @property
-    def share(self) -> float:
-        """Weight of a mean over these rows in the mean over all."""
-        return self.count / self.total
-
-    def scale(self, mean: Tensor) -> Tensor:
-        """A mean over these rows as this worker's share of the mean over all."""
-        return mean if self.count == self.total else mean * self.share
-
-    def of(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The same for numbers to report; see `sums`."""
-        return {name: value if self.count == self.total else value * self.share for name, value in metrics.items()}
-
-    def rows(self, drawn: Tensor, dim: int = 0) -> Tensor:
-        """Of what was drawn for the whole batch, what belongs to these rows."""
-        return drawn if self.count == self.total else drawn.narrow(dim, self.start, self.count)
-
-
-class PartOfBatch(tuple[Any, ...]):
-    """A batch (inputs, labels, ...) of which the other workers have the rest."""
-
-    part: Part
-
-    def __new__(cls, batch: Iterable[Any], part: Part) -> "PartOfBatch":
-        """The rows `part` of a batch."""
-        made = super().__new__(cls, batch)
-        made.part = part
-        return made
-
-
-def part_of(total: int) -> Part:
-    """The rows of this worker of `total`: [r·n/R, (r + 1)·n/R) for worker r of R."""
-    begin, end = (total * r // world() for r in (rank(), rank() + 1))
-    return Part(begin, end - begin, total)
-
-
-def locate(batch: Any, count: int) -> Part:
-    """Which part of the whole this batch with `count` rows is; the workers ask each other where it doesn't say."""
-    if _group is None:
-        return Part(0, count, count)
-    if isinstance(batch, PartOfBatch):
-        return batch.part
-    counts = _counts(count)
-    return Part(sum(counts[: _group.rank]), count, sum(counts))
-
-
-def like(batch: Any, changed: tuple[Any, ...]) -> Any:
-    """`changed`, as the same part of the whole that `batch` was."""
-    return PartOfBatch(changed, batch.part) if isinstance(batch, PartOfBatch) else changed
-
-
-def own_seed(seed: int) -> int:
-    """From a seed that all workers have drawn, one for each of them: dropout masks differ from worker to worker."""
-    if rank() == 0:
-        return seed
-    return int(np.random.SeedSequence(seed % 2**64, spawn_key=(rank(),)).generate_state(1, np.uint64)[0]) >> 1
-
-
 # sums
 
 
-def gradients(
-    outputs: Tensor | Sequence[Tensor],
-    inputs: Sequence[Tensor],
-    output_gradients: Sequence[Tensor] | None = None,
-    retain_graph: bool = False,
-) -> list[Tensor]:
-    """`torch.autograd.grad`, summed over all workers; zeros where nothing depends on an input.
+class _EqualShare(Share):
+    """An equal share of every batch, beside those of the other workers."""
 
-    The last gradients of the backward pass are still computed while the first ones are on their way.
-    """
-    buckets = None if _group is None else _Buckets(inputs)
-    hooks = [] if buckets is None else [t.register_hook(partial(buckets.ready, i)) for i, t in enumerate(inputs)]
-    try:
-        found = torch.autograd.grad(
-            outputs, inputs, output_gradients, retain_graph=retain_graph, allow_unused=True, materialize_grads=True
-        )
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return list(found) if buckets is None else buckets.finish(found)
+    def __init__(self, index: int, count: int) -> None:
+        self.index, self.count = index, count
 
+    def gradients(
+        self,
+        outputs: Tensor | Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        output_gradients: Sequence[Tensor] | None = None,
+        retain_graph: bool = False,
+    ) -> list[Tensor]:
+        """Averaged over the workers; the first ones are on their way while the last ones are still computed."""
+        buckets = _Buckets(inputs)
+        hooks = [t.register_hook(partial(buckets.ready, i)) for i, t in enumerate(inputs)]
+        try:
+            found = super().gradients(outputs, inputs, output_gradients, retain_graph)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        summed = buckets.finish(found)
+        torch._foreach_div_(summed, float(self.count))
+        return summed
 
-def totals(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Each tensor summed over all workers, differentiable, in one exchange."""
-    if _group is None or not tensors:
-        return list(tensors)
-    whole = total(torch.cat([t.reshape(-1) for t in tensors]))
-    parts = whole.split([t.numel() for t in tensors])
-    return [part.view(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
+    def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Each tensor averaged over the workers, differentiable, in one exchange."""
+        if not tensors:
+            return []
+        whole = total(torch.cat([t.reshape(-1) for t in tensors])) / self.count
+        pieces = whole.split([t.numel() for t in tensors])
+        return [piece.view(t.shape).to(t.dtype) for piece, t in zip(pieces, tensors, strict=True)]
 
 
 def total(tensor: Tensor) -> Tensor:
@@ -257,32 +202,45 @@ def total(tensor: Tensor) -> Tensor:
     return summed
 
 
-def mean(values: Tensor) -> Tensor:
-    """Mean over the rows of all workers."""
+def sums(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Numbers summed over all workers."""
     if _group is None:
-        return values.mean(0)
-    counted = torch.cat([values.sum(0).reshape(-1), values.new_tensor([len(values)])])
-    counted = total(counted)
-    return (counted[:-1] / counted[-1]).view(values.shape[1:])
-
-
-def sums(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Numbers to report, summed over all workers; NaN, which stands for "not computed", stays."""
-    if _group is None:
-        return dict(metrics)
-    values = torch.tensor(list(metrics.values()), dtype=torch.float64)
+        return dict(numbers)
+    values = torch.tensor(list(numbers.values()), dtype=torch.float64)
     _sum(values)
-    return dict(zip(metrics, values.tolist(), strict=True))
+    return dict(zip(numbers, values.tolist(), strict=True))
+
+
+def means(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Numbers to report, averaged over all workers."""
+    return {name: value / world() for name, value in sums(metrics).items()}
 
 
 def anywhere(flag: bool) -> bool:
     """Whether the flag is set on any worker."""
+    return flag if _group is None else sums({"flag": float(flag)})["flag"] > 0
+
+
+def merge(memories: Iterable[SampleMemory]) -> None:
+    """Give all workers the rows that each has written since the last time."""
     if _group is None:
-        return flag
-    return sums({"flag": float(flag)})["flag"] > 0
+        return
+    for memory in memories:
+        if memory.values is None:
+            continue
+        touched = memory.touched.view(-1, *[1] * (memory.values.ndim - 1))
+        count = _sum(touched.to(memory.values.dtype))
+        written = _sum(torch.where(touched, memory.values, 0))
+        memory.values.copy_(torch.where(count > 0, written / count.clamp_min(1), memory.values))
+        memory.touched.zero_()
 
 
 # copies
+
+
+def rows_of(count: int) -> range:
+    """Of so many samples to look at, those of this worker: [r·n/R, (r + 1)·n/R) for worker r of R."""
+    return range(count * rank() // world(), count * (rank() + 1) // world())
 
 
 def gather(rows: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Subset
 
-from vri.core.model import call
+from vri.core.model import logits_of
 from vri.data.batches import Batches, Data, Transform, length, take
-from vri.training import distributed as parallel
+from vri.training import distributed
 
 _BATCH = 200  # the activations of more images leave a CPU's cache: with 500 the small CNN takes twice as long
 
@@ -36,7 +36,7 @@ def evaluate(
         sums["right"] += int((logits.argmax(1) == _indices(labels)).sum())
         sums["loss"] += float(functional.cross_entropy(logits, labels, reduction="sum"))
     if divide:
-        sums = parallel.sums(sums)
+        sums = distributed.sums(sums)
     return {"accuracy": sums["right"] / sums["count"], "loss": sums["loss"] / sums["count"]}
 
 
@@ -58,7 +58,7 @@ def memorisation(
     predicted = torch.cat([logits.argmax(1) for logits, _ in outputs])
     noisy_labels = torch.cat([_indices(labels) for _, labels in outputs])
     if divide:
-        predicted, noisy_labels = parallel.gather(predicted), parallel.gather(noisy_labels)
+        predicted, noisy_labels = distributed.gather(predicted), distributed.gather(noisy_labels)
     right = true_labels.cpu()
     wrong = noisy_labels != right
     if not bool(wrong.any()):
@@ -104,8 +104,7 @@ def predict(
         model.eval()
         for inputs, labels, *_ in batches.epoch(0):
             with torch.no_grad():
-                out = call(model, inputs)
-            logits = out[0] if isinstance(out, (tuple, list)) else out
+                logits = logits_of(model, inputs)
             labels = labels.cpu()
             yield logits.cpu().double(), labels.double() if labels.is_floating_point() else labels.long()
 
@@ -122,12 +121,11 @@ def predict_part(
 
     All run with the buffers of the first one, which are those that are saved.
     """
-    if parallel.world() > 1:
-        parallel.copy_from_first(model.buffers())
-        part = parallel.part_of(length(dataset))
-        if not part.count:
+    if distributed.world() > 1:
+        distributed.copy_from_first(model.buffers())
+        rows = distributed.rows_of(length(dataset))
+        if not rows:
             return
-        rows = range(part.start, part.start + part.count)
         nested = isinstance(dataset, Subset)
         # of a tuple of tensors, too: `Batches` knows what is meant, and nothing is copied
         dataset = take(dataset, torch.tensor(rows)) if nested else Subset(cast(Any, dataset), rows)

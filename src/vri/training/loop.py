@@ -14,16 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vri.core import share
 from vri.core.checks import check_labels, check_meta_labels
+from vri.core.randomness import derive_seed
 from vri.data.augment import mixup as mix
-from vri.data.batches import Batches, Data, Transform, derive_seed, length, read_labels
+from vri.data.batches import Batches, Data, Transform, length, read_labels
 from vri.methods.base import Method
-from vri.training import distributed as parallel
+from vri.training import distributed
 from vri.training.early_stopping import KeepBest
 from vri.training.evaluation import evaluate, memorisation, modes_restored
 from vri.training.progress import Reporter, Row, check_tensorboard, say_nothing, tensorboard_writer
 from vri.training.selection import Selection
 from vri.training.state import History, Run
+from vri.training.streams import Streams
 from vri.training.trusted import GivenClean, JoinedClean, SelectedClean
 
 __all__ = ["SCHEDULES", "History", "KeepBest", "evaluate", "train"]
@@ -61,6 +64,7 @@ def train(
     progress: bool = True,
     num_workers: int = 0,
     transform: Transform | None = None,
+    strong_transform: Transform | None = None,
     meta_transform: Transform | None = None,
     test_transform: Transform | None = None,
     log_tensorboard: bool = False,
@@ -75,8 +79,8 @@ def train(
     weights, bit by bit, as one never stopped. The optimizer's learning rates and the modes of the model's
     layers are given back as they were.
 
-    After `vri.training.distributed.start` all workers must call it alike. They train one model: batch sizes are of
-    all workers together, and the first one writes and reports.
+    After `vri.training.distributed.start` all processes must call it alike. They train one model: batch sizes are those
+    of all together, and the first one writes and reports.
 
     Args:
         method: what to train; built in the same way when a run is to go on.
@@ -109,6 +113,7 @@ def train(
         num_workers: processes that load data sets which are not in memory.
         transform: what happens to the inputs of a training batch on the model's device, as a function of inputs
             and a seed that is the batch's own; `vri.data.Augment` is one. Only for sets in memory.
+        strong_transform: likewise for the strong view of methods that have one; the same as `transform` if not given.
         meta_transform: likewise for clean batches; the same as `transform` if not given.
         test_transform: likewise wherever the model is evaluated.
         log_tensorboard: write the rows as TensorBoard events to `out` as well.
@@ -137,11 +142,6 @@ def train(
     evaluated = {"test": test_set, "validation": validation_set}
     if selection is not None and not method.can_select:
         raise ValueError(f"selection was given for {type(method).__name__}, which can't use it; leave selection out")
-    if parallel.world() > 1 and not method.on_workers:
-        raise ValueError(
-            f"{type(method).__name__} does not run on several workers yet: its step does not sum over them; start one "
-            "worker, or build the step on vri.training.distributed and set on_workers = True"
-        )
     _check_warm_up(warm_up, epochs, method, meta_set, selection)
     if mixup < 0:
         raise ValueError(f"mixup={mixup}: expected 0 or more; 0 mixes nothing")
@@ -170,7 +170,15 @@ def train(
     device = next(method.model.parameters()).device
     where: dict[str, Any] = {"num_workers": num_workers, "device": device}
     divided = {**where, "divide": True}
-    noisy = Batches(train_set, batch_size, seed=seed, transform=transform, with_index=method.needs_index, **divided)
+    views = {"weak": transform, "strong": strong_transform or transform}
+    noisy = Batches(
+        train_set,
+        batch_size,
+        seed=seed,
+        views=[views[name] for name in method.views],
+        with_index=method.needs_index,
+        **divided,
+    )
     clean: GivenClean | SelectedClean | JoinedClean | None = None
     all_clean = None
     after = {"transform": meta_transform or transform}
@@ -198,24 +206,29 @@ def train(
         if meta_set is not None:
             clean = JoinedClean(given, selected)
     method.begin_training(noisy.size, all_clean)
-    folder = None if out is None else parallel.on_first(partial(_folder, out))
+    folder = None if out is None else distributed.on_first(partial(_folder, out))
     run = Run(method, epochs * len(noisy), len(noisy), settings, folder)
+    method.data = Streams(
+        run, method, train_set, batch_size, seed, views=views, test_transform=test_transform, **divided
+    )
 
     with ExitStack() as stack:
         stack.enter_context(_rates_restored(method.optimizer))
-        stack.enter_context(modes_restored(method.model))
+        stack.enter_context(modes_restored(method.predictor))
         run.open(resume)
         _begin_alike(method)
         writer = None
-        if log_tensorboard and run.folder is not None and parallel.first():
+        if log_tensorboard and run.folder is not None and distributed.first():
             writer = stack.enter_context(tensorboard_writer(run.folder))
-        reporter = stack.enter_context(Reporter(progress and parallel.first(), run.total, run.at.step, epochs, writer))
+        reporter = stack.enter_context(
+            Reporter(progress and distributed.first(), run.total, run.at.step, epochs, writer)
+        )
         reporter.replay(run.at.history)
-        say = (on_remark or reporter.say) if parallel.first() else say_nothing
+        say = (on_remark or reporter.say) if distributed.first() else say_nothing
         stop = stack.enter_context(_interrupts_wait())
         noisy_batches = noisy.endless(run.at.step)
         how: dict[str, Any] = {"num_workers": num_workers, "transform": test_transform, "divide": True}
-        method.model.train()
+        method.predictor.train()
         begun = -1  # the epoch that the method knows of
         remarked: set[str] = set()
         try:
@@ -223,6 +236,9 @@ def train(
                 epoch = run.at.step // run.per_epoch
                 if epoch != begun:
                     method.begin_epoch(epoch, epochs)
+                    if run.at.surveyed != epoch:
+                        method.survey(epoch)
+                        run.at.surveyed = epoch
                     remark = None if clean is None else clean.begin_epoch(epoch, run.at)
                     if remark is not None and remark not in remarked:
                         say(f"epoch {epoch + 1}: {remark}")
@@ -238,34 +254,35 @@ def train(
                     meta_batch = clean.draw(run.at)
                 if mixup:
                     seeds = [derive_seed(seed, _MIXUP_STREAM, run.at.step, which) for which in (0, 1)]
-                    batch = _mixed(batch, method.num_classes, mixup, parallel.own_seed(seeds[0]))
+                    batch = _mixed(batch, method.num_classes, mixup, seeds[0])
                     if meta_batch is not None:
-                        meta_batch = _mixed(meta_batch, method.num_classes, mixup, parallel.own_seed(seeds[1]))
+                        meta_batch = _mixed(meta_batch, method.num_classes, mixup, seeds[1])
                 reporter.step(run.step(batch, meta_batch, warming_up))
 
                 row = None
                 if run.at.step % run.per_epoch == 0:
+                    distributed.merge(method.memories.values())
                     scores: Row = {}
                     if run.at.step == run.total or (epoch + 1) % evaluate_every == 0:
                         for name, data in evaluated.items():
                             if data is not None:
-                                result = evaluate(method.model, data, **how)
+                                result = evaluate(method.predictor, data, **how)
                                 scores |= {f"{name}_{key}": value for key, value in result.items()}
                         if true_labels is not None:
-                            scores |= memorisation(method.model, train_set, true_labels, **how)
+                            scores |= memorisation(method.predictor, train_set, true_labels, **how)
                     if clean is not None and not warming_up:
                         scores |= clean.scores(run.at)
                     row = run.end_epoch(scores)
                     if keep_best is not None and validation_set is not None:
-                        keep_best.note(row, method.model, run.at, length(validation_set))
+                        keep_best.note(row, method.predictor, run.at, length(validation_set))
                 due = run.due(checkpoint_every)
-                stopping = parallel.anywhere(stop.is_set())  # then all stop after the same step
+                stopping = distributed.anywhere(stop.is_set())  # then all stop after the same step
                 if due or stopping:
                     run.save()
                 if row is not None:
                     run.append(row)
                     reporter.epoch(row)
-                    if on_epoch is not None and parallel.first():
+                    if on_epoch is not None and distributed.first():
                         on_epoch(dict(row))
                 if stopping:
                     raise KeyboardInterrupt
@@ -274,7 +291,7 @@ def train(
             raise
     run.save_rest()  # of a run that ended early
     if keep_best is not None and validation_set is not None:
-        keep_best.restore(method.model, run.at, length(validation_set))
+        keep_best.restore(method.predictor, run.at, length(validation_set))
     return run.at.history
 
 
@@ -336,17 +353,17 @@ def _mixed(batch: Any, num_classes: int, alpha: float, seed: int) -> Any:
     inputs, labels, *rest = batch
     if not isinstance(inputs, Tensor):
         raise TypeError(f"mixup of inputs that are a {type(inputs).__name__}: expected one tensor; pass mixup=0")
-    generator = torch.Generator().manual_seed(seed)
-    return parallel.like(batch, (*mix(inputs, labels, num_classes, alpha, generator), *rest))
+    generator = torch.Generator().manual_seed(share.current().seed(seed))
+    return (*mix(inputs, labels, num_classes, alpha, generator), *rest)
 
 
 def _begin_alike(method: Method) -> None:
     """Give all workers the networks and the generator of the first."""
     modules = [part for part in vars(method).values() if isinstance(part, nn.Module)]
-    parallel.copy_from_first(t for m in modules for t in (*m.parameters(), *m.buffers()))
+    distributed.copy_from_first(t for m in modules for t in (*m.parameters(), *m.buffers()))
     generator = getattr(method, "generator", None)
-    if parallel.world() > 1 and isinstance(generator, torch.Generator):
-        generator.set_state(parallel.on_first(generator.get_state))
+    if distributed.world() > 1 and isinstance(generator, torch.Generator):
+        generator.set_state(distributed.on_first(generator.get_state))
 
 
 def _checksum(labels: Tensor | None) -> str | None:

@@ -15,7 +15,7 @@ from vri.core.checks import Batch, DivergenceError
 from vri.files import atomic_write, remove_leftovers
 from vri.methods.base import Method, Metrics
 from vri.training import checkpoints as checkpoint
-from vri.training import distributed as parallel
+from vri.training import distributed
 from vri.training.progress import Row
 
 History = list[Row]  # one dict an epoch; pandas.DataFrame(history) is the table
@@ -34,6 +34,8 @@ class Position:
     selected_in: int = -1  # the epoch they were selected in
     selected_draws: int = 0  # batches of them drawn since
     selection_scores: dict[str, float] = field(default_factory=dict)
+    surveyed: int = -1  # the last epoch that the method has looked over the training set for
+    streams: dict[str, dict[str, Any]] = field(default_factory=dict)  # of training samples that the method has set up
     best_epoch: int = 0  # with the highest validation accuracy so far; 0 before there is one
     best_accuracy: float = -math.inf
     best_weights: dict[str, Tensor] | None = None  # where they are to be kept
@@ -60,7 +62,7 @@ class Run:
         if self.folder is None:
             return
         path = self.folder / "checkpoint.pt"
-        state = parallel.on_first(partial(self._read, path, resume))
+        state = distributed.on_first(partial(self._read, path, resume))
         if state is not None:
             try:
                 self.at = Position(**{name: state[name] for name in asdict(self.at)})
@@ -72,7 +74,7 @@ class Run:
                 ) from None
             self._saved_step = self.at.step
             self._start -= self.at.seconds
-        parallel.on_first(partial(self._make_ready, self.folder))
+        distributed.on_first(partial(self._make_ready, self.folder))
 
     def step(self, batch: Batch, meta_batch: Batch | None, warming_up: bool = False) -> Metrics:
         """One step of the method; its numbers go into the averages of the epoch."""
@@ -80,6 +82,7 @@ class Run:
             metrics = self.method.warm_up(batch) if warming_up else self.method.step(batch, meta_batch)
         except DivergenceError as error:
             raise self._diverged(str(error), self.at.step + 1) from error
+        metrics = distributed.means(metrics)
         for name, value in metrics.items():
             # NaN stands for "not computed in this step", except in the loss
             if math.isinf(value) or (name == "loss" and math.isnan(value)):
@@ -116,7 +119,7 @@ class Run:
         if self.folder is None or self.at.step % self.per_epoch:
             return False
         waited = time.perf_counter() - self._saved_at
-        return parallel.anywhere(parallel.first() and waited >= self._saving * (1 / self.SAVING_SHARE - 1))
+        return distributed.anywhere(distributed.first() and waited >= self._saving * (1 / self.SAVING_SHARE - 1))
 
     def save(self) -> None:
         """Write the checkpoint, unless the weights are lost."""
@@ -124,7 +127,8 @@ class Run:
         if self.folder is None:
             return
         begun = time.perf_counter()
-        parallel.on_first(partial(self._write, self.folder))
+        distributed.merge(self.method.memories.values())
+        distributed.on_first(partial(self._write, self.folder))
         self._saved_at = time.perf_counter()
         self._saving = self._saved_at - begun
         self._saved_step = self.at.step
@@ -159,7 +163,7 @@ class Run:
 
     def append(self, row: Row) -> None:
         """Add a row to the file; should it be lost, the checkpoint still has it."""
-        if self.folder is not None and parallel.first():
+        if self.folder is not None and distributed.first():
             with open(self.folder / "history.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 

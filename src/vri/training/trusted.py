@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from vri.data.batches import Batches, Data, Transform, derive_seed, length, take
+from vri.core.randomness import derive_seed
+from vri.data.batches import Batches, Data, Transform, length, take
 from vri.methods.base import Method
-from vri.training import distributed as parallel
+from vri.training import distributed
 from vri.training.evaluation import predict_part
 from vri.training.selection import Selected, Selection, select
 from vri.training.state import Position
@@ -75,7 +76,7 @@ class SelectedClean:
         remark = None
         if at.selected_in != epoch:
             start = time.perf_counter()
-            chosen = self._select(self._method.model)
+            chosen = self._select(self._method.predictor)
             at.selected, at.selected_in, at.selected_draws = chosen.index, epoch, 0
             at.selection_scores = chosen.scores | {"selection_seconds": time.perf_counter() - start}
             remark = chosen.remark
@@ -105,7 +106,7 @@ class SelectedClean:
         outputs = list(predict_part(model, self._train_set, num_workers=workers, transform=self._test_transform))
         losses = torch.cat([functional.cross_entropy(logits, labels, reduction="none") for logits, labels in outputs])
         labels = torch.cat([labels.argmax(1) if labels.ndim > 1 else labels for _, labels in outputs])
-        losses, labels = parallel.gather(losses), parallel.gather(labels)  # so all workers select the same
+        losses, labels = distributed.gather(losses), distributed.gather(labels)  # so all workers select the same
         return select(self.selection, losses, labels, self._method.num_classes, self._true_labels)
 
 
@@ -126,13 +127,7 @@ class JoinedClean:
 
     def draw(self, at: Position) -> Any:
         """The next clean batch, with selected samples behind the clean ones."""
-        given, selected = self._given.draw(at), self._selected.draw(at)
-        both = _joined(given, selected)
-        if not isinstance(given, parallel.PartOfBatch):
-            return both
-        a, b = given.part, selected.part
-        part = parallel.Part(a.start + b.start, a.count + b.count, a.total + b.total)
-        return parallel.PartOfBatch(both, part)
+        return _joined(self._given.draw(at), self._selected.draw(at))
 
     def scores(self, at: Position) -> dict[str, float]:
         """How good the selection of this epoch is."""

@@ -1,19 +1,16 @@
-"""What methods with two networks share: the second network, both forwards, and the choice of small losses."""
+"""What methods with two networks share: the second network, both forwards, joint prediction, small losses."""
 
 import copy
 import inspect
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vri.core import objective
-from vri.core.model import Classifier, Forward
+from vri.core.model import Classifier, Forward, logits_of
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Method
-from vri.methods.shared import descend
-from vri.training import distributed as parallel
-from vri.training.distributed import Part
 
 Second = tuple[nn.Module, torch.optim.Optimizer]
 
@@ -35,7 +32,7 @@ class TwoNetworks(Method):
     """
 
     networks = 2
-    on_workers = True
+    ensemble = False  # whether both networks predict together
 
     def __init__(
         self,
@@ -44,23 +41,29 @@ class TwoNetworks(Method):
         optimizer: torch.optim.Optimizer,
         *,
         second: Second | None = None,
-        generator: torch.Generator | None = None,
         head: str | None = None,
         feature_dim: int | None = None,
         autocast: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
-        self.model, self.num_classes, self.optimizer = model, num_classes, optimizer
-        self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
-        first = Classifier(model, num_classes, optimizer, head, feature_dim, autocast)
+        known: dict[str, Any] = {"head": head, "feature_dim": feature_dim, "autocast": autocast}
+        super().__init__(model, num_classes, optimizer, **known, **options)
+        first = self.classifier
         if second is None:
             second = draw_second(first, draw_seed(self.generator))
         else:
             _check_second(first, second)
         self.second_model, self.second_optimizer = second
-        twin = Classifier(self.second_model, num_classes, self.second_optimizer, head, feature_dim, autocast)
-        self.classifiers = first, twin
+        self.classifiers = first, Classifier(self.second_model, num_classes, self.second_optimizer, **known)
+        self.joint = Ensemble(self.model, self.second_model)
+        self.saved += ["second_model", "second_optimizer"]
 
-    def forward(self, inputs: Any) -> tuple[Forward, Forward]:
+    @property
+    def predictor(self) -> nn.Module:
+        """Both networks, or the first."""
+        return self.joint if self.ensemble else self.model
+
+    def forwards(self, inputs: Any) -> tuple[Forward, Forward]:
         """The training forward of both, the second in the first's mode and at its learning rates."""
         if self.second_model.training != self.model.training:
             self.second_model.train(self.model.training)
@@ -73,21 +76,19 @@ class TwoNetworks(Method):
         seeds = draw_seed(self.generator), draw_seed(self.generator)
         return first.forward(inputs, seeds[0]), second.forward(inputs, seeds[1])
 
-    def state_dict(self) -> dict[str, Any]:
-        """Both networks, their optimizers and the generator."""
-        return {
-            "model": self.model.state_dict(),
-            "second_model": self.second_model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "second_optimizer": self.second_optimizer.state_dict(),
-            "generator": self.generator.get_state(),
-        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
-        for name in ("model", "second_model", "optimizer", "second_optimizer"):
-            getattr(self, name).load_state_dict(state[name])
-        self.generator.set_state(state["generator"].cpu())
+class Ensemble(nn.Module):
+    """Logarithm of the networks' mean probabilities."""
+
+    def __init__(self, *networks: nn.Module) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Logits (n, c)."""
+        batch = named or (inputs[0] if len(inputs) == 1 else inputs)
+        log_p = torch.stack([logits_of(network, batch).log_softmax(1) for network in self.networks])
+        return log_p.logsumexp(0) - math.log(len(self.networks))
 
 
 def disagreement(forwards: tuple[Forward, Forward]) -> Tensor:
@@ -108,27 +109,6 @@ def smallest(losses: Tensor, forget: float) -> Tensor:
     """Places, ascending, of the share 1 − `forget` of samples with the smallest losses; one at least."""
     count = max(round((1 - forget) * len(losses)), 1)
     return losses.argsort(stable=True)[:count].sort().values
-
-
-def smallest_of_all(losses: Tensor, forget: float, part: Part) -> tuple[Tensor, Part]:
-    """`smallest` of the whole batch: the places of those in this worker's rows, and which part of all they are."""
-    chosen = smallest(parallel.gather(losses), forget)
-    if part.count == part.total:
-        return chosen, Part(0, len(chosen), len(chosen))
-    mine = chosen[(chosen >= part.start) & (chosen < part.start + part.count)] - part.start
-    return mine, Part(0, len(mine), len(chosen))
-
-
-def mean_of(losses: Tensor, kept: Tensor, part: Part) -> Tensor:
-    """Mean of the losses (n,) at the places `kept`, this worker's share of it; 0 where all are elsewhere."""
-    return part.scale(losses[kept].mean()) if len(kept) else 0 * losses.sum()
-
-
-def descend_on(kept: Tensor, classifier: Classifier, forward: Forward, labels: Tensor, part: Part) -> float:
-    """One update on the mean cross-entropy of the samples at the places `kept`, which are `part` of all chosen ones."""
-    if len(kept):
-        return descend(classifier, forward, lambda z: objective.cross_entropy(z[kept], labels[kept]), part)
-    return descend(classifier, forward, lambda z: 0 * z.sum(), part)
 
 
 def draw_second(first: Classifier, seed: int) -> Second:
