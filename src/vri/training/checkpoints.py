@@ -69,7 +69,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             f"the checkpoint {path} is of another version of vri: expected format {FORMAT}; go on with the "
             f"version that wrote it; or {fix}"
         )
-    return state
+    loaded: dict[str, Any] = state
+    return loaded
 
 
 def previous_checkpoint(path: Path) -> Path:
