@@ -39,7 +39,11 @@ def unpack(
 
 
 def check_labels(labels: Any, num_classes: int, what: str) -> None:
-    """Labels are class indices (n,) or probability vectors (n, num_classes)."""
+    """Labels are class indices (n,) or probability vectors (n, num_classes).
+
+    Their values are looked at in main memory only: on a GPU each look would make it wait. `vri.train` looks at all
+    labels of its sets once, where they come from.
+    """
     if not isinstance(labels, Tensor):
         raise TypeError(
             f"the {what} labels are a {type(labels).__name__}, expected a torch.Tensor of class indices; "
@@ -54,6 +58,8 @@ def check_labels(labels: Any, num_classes: int, what: str) -> None:
                 f"{tuple(labels.shape)}: expected class indices (integers, shape (n,)) or probability vectors "
                 f"(shape (n, {num_classes})); if they are indices, convert them with labels.long()"
             )
+        if labels.is_cuda:
+            return
         if bool((labels < 0).any()) or not torch.allclose(labels.sum(1), labels.new_ones(len(labels)), atol=1e-3):
             raise ValueError(
                 f"the {what} labels are vectors that are not probabilities: expected rows that are "
@@ -70,6 +76,8 @@ def check_labels(labels: Any, num_classes: int, what: str) -> None:
             f"the {what} labels have shape {tuple(labels.shape)}, expected class indices of shape (n,); "
             "one-hot labels must be floating point"
         )
+    if labels.is_cuda:
+        return
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
         raise ValueError(

@@ -338,13 +338,13 @@ def _check_sets(
         )
     labels = read_labels(train_set)
     if labels is not None:
-        check_labels(labels, method.num_classes, "training")
+        check_labels(labels.cpu(), method.num_classes, "training")
     meta_labels = None
     if meta_set is not None:
         empty = length(meta_set) == 0
         meta_labels = torch.empty(0) if empty else read_labels(meta_set, go_through=True)
         if meta_labels is not None:
-            check_meta_labels(meta_labels, method.num_classes, every_class)
+            check_meta_labels(meta_labels.cpu(), method.num_classes, every_class)
     return labels, meta_labels
 
 
