@@ -48,20 +48,18 @@ class Preparation:
     max_pixels: int = 50_000_000
 
     def __post_init__(self) -> None:
-        wrong = []
-        if self.size < 1:
-            wrong.append(f"size={self.size} (expected 1 or more)")
-        if self.resize < self.size:
-            wrong.append(f"resize={self.resize} (expected {self.size} or more, the size of the square cut out)")
-        if self.augment not in AUGMENTATIONS:
-            wrong.append(f"augment={self.augment!r} (expected one of {', '.join(AUGMENTATIONS)})")
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            wrong.append(f"mean={self.mean} and std={self.std} (expected three numbers each, std above 0)")
-        if self.on_broken not in ("raise", "skip"):
-            wrong.append(f"on_broken={self.on_broken!r} (expected raise or skip)")
-        if self.max_pixels < 1:
-            wrong.append(f"max_pixels={self.max_pixels} (expected 1 or more)")
-        if wrong:
+        fits = self.resize >= self.size
+        channels = len(self.mean) == len(self.std) == 3 and min(self.std) > 0
+        checks = {
+            f"size={self.size} (expected 1 or more)": self.size >= 1,
+            f"resize={self.resize} (expected {self.size} or more, the size of the square cut out)": self.resize
+            >= self.size,
+            f"augment={self.augment!r} (expected one of {', '.join(AUGMENTATIONS)})": self.augment in AUGMENTATIONS,
+            f"mean={self.mean} and std={self.std} (expected three numbers each, std above 0)": channels,
+            f"on_broken={self.on_broken!r} (expected raise or skip)": self.on_broken in ("raise", "skip"),
+            f"max_pixels={self.max_pixels} (expected 1 or more)": self.max_pixels >= 1,
+        }
+        if wrong := [text for text, right in checks.items() if not right]:
             raise ValueError("Preparation got options it can't use: " + "; ".join(wrong))
 
 
@@ -113,10 +111,7 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
         self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
         self._bytes = b"".join(encoded)
-        # In shared memory: what one worker process finds, the others and the main process know.
-        self._is_broken = torch.zeros(len(paths), dtype=torch.bool)
-        if self.prepare.on_broken == "skip":
-            self._is_broken.share_memory_()
+        self._is_broken = self._none_broken()
 
     def changed(self, *, training: bool | None = None, **preparation: Any) -> "ImageFiles":
         """The same files, prepared in another way: ``files.changed(training=False, size=128)``."""
@@ -124,9 +119,7 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         other.training = self.training if training is None else training
         other.prepare = replace(self.prepare, **preparation)
         other.targets = list(self.targets)
-        other._is_broken = torch.zeros_like(self._is_broken)
-        if other.prepare.on_broken == "skip":
-            other._is_broken.share_memory_()
+        other._is_broken = other._none_broken()
         return other
 
     def __len__(self) -> int:
@@ -177,6 +170,11 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
                 found.append((self.relative_path(index), str(error)))
         return found
 
+    def _none_broken(self) -> Tensor:
+        """In shared memory: what one worker process finds, the others and the main process know."""
+        marks = torch.zeros(len(self), dtype=torch.bool)
+        return marks.share_memory_() if self.prepare.on_broken == "skip" else marks
+
     def _sample(self, index: int) -> tuple[Tensor, int]:
         image = read_image(self.path(index), self.prepare.max_pixels)
         cut = AUGMENTATIONS[self.prepare.augment] if self.training else centre
@@ -225,9 +223,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 def centre(image: Image.Image, prepare: Preparation) -> Image.Image:
     """Resize, then cut out the middle."""
-    image = _resized(image, prepare)
-    left, top = round((image.width - prepare.size) / 2), round((image.height - prepare.size) / 2)
-    return image.crop((left, top, left + prepare.size, top + prepare.size))
+    return _square(_resized(image, prepare), prepare.size, lambda spare: round(spare / 2))
 
 
 def flip(image: Image.Image, prepare: Preparation) -> Image.Image:
@@ -237,9 +233,7 @@ def flip(image: Image.Image, prepare: Preparation) -> Image.Image:
 
 def crop(image: Image.Image, prepare: Preparation) -> Image.Image:
     """Resize, cut out a square anywhere, then mirror half of the images."""
-    image = _resized(image, prepare)
-    left, top = _below(image.width - prepare.size + 1), _below(image.height - prepare.size + 1)
-    return _flipped(image.crop((left, top, left + prepare.size, top + prepare.size)))
+    return _flipped(_square(_resized(image, prepare), prepare.size, lambda spare: _below(spare + 1)))
 
 
 def resized_crop(image: Image.Image, prepare: Preparation) -> Image.Image:
@@ -260,12 +254,15 @@ AUGMENTATIONS: dict[str, Callable[[Image.Image, Preparation], Image.Image]] = {
 
 
 def _resized(image: Image.Image, prepare: Preparation) -> Image.Image:
-    if prepare.keep_ratio:
-        shorter = min(image.size)
-        sides = (prepare.resize * image.width // shorter, prepare.resize * image.height // shorter)
-    else:
-        sides = (prepare.resize, prepare.resize)
+    width, height = (prepare.resize * side // min(image.size) for side in image.size)
+    sides = (width, height) if prepare.keep_ratio else (prepare.resize, prepare.resize)
     return image if image.size == sides else image.resize(sides, Image.Resampling.BILINEAR)
+
+
+def _square(image: Image.Image, size: int, place: Callable[[int], int]) -> Image.Image:
+    """Cut a square out; `place` says where it begins, given how much longer a side is."""
+    left, top = place(image.width - size), place(image.height - size)
+    return image.crop((left, top, left + size, top + size))
 
 
 def _random_part(width: int, height: int) -> tuple[int, int, int, int]:

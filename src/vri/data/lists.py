@@ -1,7 +1,7 @@
 """Text files that list images, and whether the images they name are there."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vri.data.places import DatasetMissing, FileCheck
@@ -10,8 +10,8 @@ _SHOWN = 5  # files named in an error
 _LONGEST = 200  # characters of a name there
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, stripped, without empty ones; there must be some."""
+def read_lines(path: Path, right: Callable[[str], object] = bool, expected: str = "text") -> list[str]:
+    """The lines of a text file, stripped, without empty ones; there must be some, and `right` must hold for each."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -19,6 +19,9 @@ def read_lines(path: Path) -> list[str]:
     found = [line.strip() for line in lines if line.strip()]
     if not found:
         raise ValueError(f"{path} is empty; fetch it again")
+    for number, line in enumerate(found, 1):
+        if not right(line):
+            raise ValueError(f"{path}, entry {number} is {line!r}; expected {expected}: fetch it again")
     return found
 
 

@@ -10,7 +10,7 @@ import pickletools
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def write_pickle(path: Path, content: Mapping[bytes, Any]) -> None:
 
     Today's `pickle` would write strings and numpy's names in a way that common readers of CIFAR do not expect.
     """
-    path.write_bytes(b"\x80\x02}(" + b"".join(_bytes(k) + _value(v) for k, v in content.items()) + b"u.")
+    path.write_bytes(b"\x80\x02}(" + b"".join(_value(k) + _value(v) for k, v in content.items()) + b"u.")
 
 
 def _read(path: Path, content: bytes) -> dict[str, Any]:
@@ -130,29 +130,24 @@ class _Reader(pickle.Unpickler):
 
 
 def _value(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return _bytes(value)
-    if isinstance(value, int):
-        return b"J" + struct.pack("<i", value)
-    if isinstance(value, np.ndarray):
-        return _matrix(value)
-    if isinstance(value, Sequence):
-        return b"](" + b"".join(map(_value, value)) + b"e"
+    match value:
+        case bytes():
+            size = b"U" + bytes([len(value)]) if len(value) < 256 else b"T" + struct.pack("<i", len(value))
+            return size + value
+        case int():
+            return b"J" + struct.pack("<i", value)
+        case list():
+            return b"](" + b"".join(map(_value, value)) + b"e"
+        case np.ndarray(dtype=np.uint8, shape=(rows, columns)):
+            empty = (
+                b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
+                + _value(0)
+                + b"\x85"
+                + _value(b"b")
+                + b"\x87R"
+            )
+            dtype = b"cnumpy\ndtype\n" + _value(b"u1") + _value(0) + _value(1) + b"\x87R"
+            dtype += b"(" + _value(3) + _value(b"|") + b"NNN" + _value(-1) + _value(-1) + _value(0) + b"tb"
+            shape = _value(1) + _value(rows) + _value(columns) + b"\x86"
+            return empty + b"(" + shape + dtype + b"\x89" + _value(value.tobytes()) + b"tb"  # \x89: by row
     raise TypeError(f"cannot write a {type(value).__name__}; expected bytes, int, list or uint8 matrix")
-
-
-def _bytes(value: bytes) -> bytes:
-    if len(value) < 256:
-        return b"U" + bytes([len(value)]) + value
-    return b"T" + struct.pack("<i", len(value)) + value
-
-
-def _matrix(value: NDArray[np.uint8]) -> bytes:
-    if value.dtype != np.uint8 or value.ndim != 2:
-        raise TypeError(f"cannot write {value.dtype} of {value.ndim} axes; expected a uint8 matrix")
-    rows, columns = map(_value, value.shape)
-    empty = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n" + _value(0) + b"\x85" + _bytes(b"b") + b"\x87R"
-    dtype = b"cnumpy\ndtype\n" + _bytes(b"u1") + _value(0) + _value(1) + b"\x87R"
-    dtype += b"(" + _value(3) + _bytes(b"|") + b"NNN" + _value(-1) + _value(-1) + _value(0) + b"tb"
-    state = _value(1) + rows + columns + b"\x86" + dtype + b"\x89" + _bytes(value.tobytes())  # \x89: by row
-    return empty + b"(" + state + b"tb"

@@ -82,9 +82,8 @@ class Noise:
 def load(path: str | Path, y: ArrayLike | None = None) -> Noise:
     """Read what `Noise.save` wrote, and check it: against itself, and against the right labels `y` if given."""
     arrays = read_arrays(path, _FORMAT, _FIELDS)
-    labels, mask, matrix = arrays["labels"], arrays["mask"], arrays["matrix"]
-    classes = int(arrays["num_classes"])
-    fix = "write it again with `vri noise`"
+    labels, mask, matrix = (arrays[name] for name in ("labels", "mask", "matrix"))
+    classes, fix = int(arrays["num_classes"]), "write it again with `vri noise`"
     if labels.shape != mask.shape or matrix.shape != (classes, classes):
         raise ValueError(
             f"{path} holds labels of shape {labels.shape}, a mask of shape {mask.shape} and a matrix of shape "
@@ -102,8 +101,17 @@ def load(path: str | Path, y: ArrayLike | None = None) -> Noise:
         raise ValueError(f"{path} holds labels whose hash is not the one beside them; expected them unchanged: {fix}")
     if found.rate != found.changed.double().mean().item():
         raise ValueError(f"{path} holds a mask that is not of its rate {found.rate}; expected it unchanged: {fix}")
-    if y is not None:
-        _check_belongs(found, as_labels(y, None), path)
+    if y is None:
+        return found
+    true_labels, fix = as_labels(y, None), "use the data set and limit it was made for"
+    if len(labels) != len(true_labels):
+        raise ValueError(
+            f"{path} holds {len(labels)} labels for a data set with {len(true_labels)}; expected as many: {fix}"
+        )
+    if wrong := int((found.changed != (found.labels != true_labels)).sum()):
+        raise ValueError(
+            f"{path} belongs to other labels: {wrong} of {len(true_labels)} disagree about what was changed; {fix}"
+        )
     return found
 
 
@@ -121,26 +129,11 @@ def as_labels(y: ArrayLike, num_classes: int | None) -> Tensor:
         raise ValueError(f"labels are {array.dtype}; expected integers: convert them to class indices first")
     labels = torch.from_numpy(array.astype(np.int64))
     low, high = int(labels.min()), int(labels.max())
-    if num_classes is None:
-        if low < 0:
-            raise ValueError(f"labels run from {low} to {high}; expected 0 or more: recode them")
-    elif low < 0 or high >= num_classes:
+    if low < 0 and num_classes is None:
+        raise ValueError(f"labels run from {low} to {high}; expected 0 or more: recode them")
+    if num_classes is not None and not 0 <= low <= high < num_classes:
         raise ValueError(
             f"labels run from {low} to {high}; expected 0 to {num_classes - 1} "
             f"for num_classes={num_classes}: recode them or change num_classes"
         )
     return labels
-
-
-def _check_belongs(found: Noise, true_labels: Tensor, path: str | Path) -> None:
-    """Stop if the noise was drawn for other labels."""
-    fix = "use the data set and limit it was made for"
-    if len(found.labels) != len(true_labels):
-        raise ValueError(
-            f"{path} holds {len(found.labels)} labels for a data set with {len(true_labels)}; expected as many: {fix}"
-        )
-    wrong = int((found.changed != (found.labels != true_labels)).sum())
-    if wrong:
-        raise ValueError(
-            f"{path} belongs to other labels: {wrong} of {len(true_labels)} disagree about what was changed; {fix}"
-        )

@@ -105,11 +105,7 @@ def _lists_folder(root: Path) -> Path:
 
 
 def _read_keys(path: Path) -> list[str]:
-    keys = read_lines(path)
-    outside = next((key for key in keys if leaves_root(key)), None)
-    if outside is not None:
-        raise ValueError(f"{path} names {outside!r}, outside of its folder; fetch it again")
-    return keys
+    return read_lines(path, lambda key: not leaves_root(key), "a path inside of its folder")
 
 
 def _read_names(path: Path) -> tuple[str, ...]:
@@ -120,16 +116,12 @@ def _read_names(path: Path) -> tuple[str, ...]:
 
 
 def _read_labels(path: Path) -> dict[str, int]:
-    labels = {}
-    for number, line in enumerate(read_lines(path), 1):
+    def right(line: str) -> bool:
         key, _, label = line.rpartition(" ")
-        if not key or not label.isdigit() or int(label) >= _CLASSES:
-            raise ValueError(
-                f"{path}, entry {number} is {line!r}; expected a path, a space and a class from 0 to {_CLASSES - 1}: "
-                "fetch it again"
-            )
-        labels[key.strip()] = int(label)
-    return labels
+        return bool(key) and label.isdigit() and int(label) < _CLASSES
+
+    lines = read_lines(path, right, f"a path, a space and a class from 0 to {_CLASSES - 1}")
+    return {key.strip(): int(label) for key, _, label in (line.rpartition(" ") for line in lines)}
 
 
 def _look_up(path: Path, keys: list[str], labels: dict[str, int]) -> list[int]:

@@ -141,23 +141,22 @@ def _read_classes(path: Path) -> tuple[str, ...]:
     return names
 
 
+def _is_key(key: str, class_names: tuple[str, ...] | None) -> bool:
+    name, _, file = key.partition("/")
+    return bool(file) and not leaves_root(key) and (class_names is None or name in class_names)
+
+
 def _read_table(path: Path, class_names: tuple[str, ...] | None, verified: bool) -> dict[str, bool]:
     """Keys CLASS/FILE of a table, each with whether a person found the class right (True in a plain list)."""
-    known = None if class_names is None else set(class_names)
-    rows = {}
-    for number, line in enumerate(read_lines(path), 1):
-        if number == 1 and line.startswith("class_name"):  # header
-            continue
+
+    def right(line: str) -> bool:
         key, *rest = line.split("\t")
-        name, slash, file = key.partition("/")
-        right_form = slash and file and (rest in (["0"], ["1"]) if verified else not rest)
-        if not right_form or leaves_root(key) or (known is not None and name not in known):
-            raise ValueError(
-                f"{path}, entry {number} is {line!r}; expected CLASS/FILE, with a class of {_CLASSES_FILE}"
-                + (", a tab and 0 or 1" if verified else "")
-                + ": fetch it again"
-            )
-        rows[key] = rest != ["0"]
+        header = key.startswith("class_name")
+        return header or (_is_key(key, class_names) and (rest in (["0"], ["1"]) if verified else not rest))
+
+    expected = f"CLASS/FILE, with a class of {_CLASSES_FILE}" + (", a tab and 0 or 1" if verified else "")
+    lines = [line.split("\t") for line in read_lines(path, right, expected)]
+    rows = {key: rest != ["0"] for key, *rest in lines if not key.startswith("class_name")}
     if not rows:
         raise ValueError(f"{path} names no images; fetch it again")
     return rows
@@ -174,11 +173,8 @@ def _read_test(food101: Path, class_names: tuple[str, ...] | None) -> list[str]:
             raise ValueError(f"{path} can't be read ({error}); fetch it again") from error
     else:
         keys = read_lines(path)
-    known = None if class_names is None else set(class_names)
-    for key in keys:
-        name, slash, file = key.partition("/")
-        if not slash or not file or leaves_root(key) or (known is not None and name not in known):
-            raise ValueError(f"{path} names {key!r}; expected CLASS/NUMBER with a class of Food-101N: fetch it again")
+    if wrong := [key for key in keys if not _is_key(key, class_names)]:
+        raise ValueError(f"{path} names {wrong[0]!r}; expected CLASS/NUMBER with a class of Food-101N: fetch it again")
     if not keys:
         raise ValueError(f"{path} names no images; fetch it again")
     return [f"{key}.jpg" for key in keys]
