@@ -105,7 +105,8 @@ def test_clothing1m_errors(tmp_path: Path) -> None:
     (lists / "clean_val_key_list.txt").write_text("images/../../x.jpg\n")
     with said(
         ValueError,
-        f"{lists / 'clean_val_key_list.txt'}, entry 1 is 'images/../../x.jpg'; expected a path inside of its folder: fetch it again",
+        f"{lists / 'clean_val_key_list.txt'}, entry 1 is 'images/../../x.jpg'; expected a path inside of its folder: "
+        "fetch it again",
     ):
         clothing1m(root)
     (lists / "category_names_eng.txt").write_text("Shirt\n")

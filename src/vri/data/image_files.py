@@ -48,7 +48,6 @@ class Preparation:
     max_pixels: int = 50_000_000
 
     def __post_init__(self) -> None:
-        fits = self.resize >= self.size
         channels = len(self.mean) == len(self.std) == 3 and min(self.std) > 0
         checks = {
             f"size={self.size} (expected 1 or more)": self.size >= 1,
