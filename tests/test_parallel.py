@@ -176,7 +176,7 @@ def test_the_benchmark_measures(two: list[Results]) -> None:
     rows = rows_of(found, Sizes(batch=4, image=8))
     assert [row.name for row in rows if row.unit == "ms"] == ["vri, one worker"]
     assert all(row.value is not None and row.value > 0 for row in rows)
-    by_name = {row.name: row.value for row in rows if row.part.startswith("exchanged")}
+    by_name = {row.name: row.value for row in rows if row.heading.startswith("exchanged")}
     assert by_name["vri, with a meta update"] == pytest.approx(3 + meta / model, rel=1e-4)
 
 

@@ -13,16 +13,16 @@ from typing import Any
 from vri.bench.accuracy import measure_accuracy
 from vri.bench.data import measure_data
 from vri.bench.memory import measure_memory
-from vri.bench.report import Report, Row, describe_machine, format_table
+from vri.bench.report import Measurement, Report, describe_machine, format_table
 from vri.bench.timing import Sizes, measure_overhead, measure_time
 
-__all__ = ["PARTS", "Report", "format_table", "run"]
+__all__ = ["MEASURES", "Report", "format_table", "run_benchmark"]
 
-Measure = Callable[[Sizes, str], tuple[list[Row], dict[str, Any]]]
+Measure = Callable[[Sizes, str], tuple[list[Measurement], dict[str, Any]]]
 
 FULL = Sizes()
 QUICK = Sizes(rounds=3, periods=1, extra_rounds=0, memory_runs=1, memory_steps=2, overhead_steps=50)
-PARTS: dict[str, Measure] = {
+MEASURES: dict[str, Measure] = {
     "accuracy": measure_accuracy,
     "time": measure_time,
     "memory": measure_memory,
@@ -31,27 +31,26 @@ PARTS: dict[str, Measure] = {
 }
 
 
-def run(
+def run_benchmark(
     *,
     quick: bool = False,
     out: Path | None = None,
     only: Sequence[str] | None = None,
     progress: bool = True,
     device: str = "cpu",
-    parts: Mapping[str, Measure] | None = None,
+    measures: Mapping[str, Measure] = MEASURES,
 ) -> Report:
-    """Measure all parts, or those named in `only`; write the report to `out` as JSON. `parts` gives others.
+    """Take all `measures`, or those named in `only`; write the report to `out` as JSON.
 
     `quick` keeps the sizes of the networks and batches but takes few samples, so its ratios are rough.
     """
-    parts = PARTS if parts is None else parts
-    unknown = sorted(set(only or ()) - set(parts))
+    unknown = sorted(set(only or ()) - set(measures))
     if unknown:
-        raise ValueError(f"only={', '.join(unknown)} is no part of the benchmark: expected {', '.join(parts)}")
+        raise ValueError(f"only={', '.join(unknown)} is no part of the benchmark: expected {', '.join(measures)}")
     sizes = QUICK if quick else FULL
     settings = {"quick": quick, "batch": sizes.batch, "image": sizes.image}
     report, start = Report(describe_machine(device), settings), time.perf_counter()
-    for name, measure in parts.items():
+    for name, measure in measures.items():
         if only and name not in only:
             continue
         if progress:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vri.backbones import resnet32
-from vri.bench.report import Bar, Row
+from vri.bench.report import Bar, Measurement
 from vri.bench.timing import Options, Samples, Sizes, one_thread, torch_warnings_ignored
 from vri.methods import VRI
 
@@ -49,7 +49,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # buil
 }
 
 
-def measure_accuracy(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
+def measure_accuracy(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """Relative difference of the meta gradient to double backpropagation, one sample a way KL can take.
 
     With KL in the objective its weight is 0 here: added to both sides, it would hide part of the difference.
@@ -69,8 +69,8 @@ def measure_accuracy(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, An
                 precision = str(dtype).removeprefix("torch.")
                 bar = bars[way] if dtype == torch.float64 else None
                 # the worse of the two, not their median
-                rows.append(Row(f"meta gradient, {precision}", f"{name}: {way}", [max(values)], "", bar))
-    return rows, {row.part + ": " + row.name: row.samples for row in rows}
+                rows.append(Measurement(f"meta gradient, {precision}", f"{name}: {way}", [max(values)], "", bar))
+    return rows, {row.heading + ": " + row.name: row.samples for row in rows}
 
 
 def _meta_gradient(

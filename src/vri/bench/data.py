@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from vri.bench.report import Bar, Row
+from vri.bench.report import Bar, Measurement
 from vri.bench.timing import (
     Layout,
     Samples,
@@ -36,7 +36,7 @@ _WAYS = {  # name: operations of RandAugment
 }
 
 
-def measure_data(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
+def measure_data(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """Images a second through load, crop, flip and RandAugment, and their share of a step of ResNet-32.
 
     The images are random bytes of CIFAR's shape. Both sides are given the same: uint8 images in memory in,
@@ -50,22 +50,26 @@ def measure_data(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
 
     rows, raw = [], {}
     bars = {"crop + flip": Bar(">=", 10), "crop + flip + RandAugment": Bar(">=", 3)}
-    part = f"images a second, batches of {sizes.batch}, 3 x {sizes.image} x {sizes.image}, one thread each"
+    heading = f"images a second, batches of {sizes.batch}, 3 x {sizes.image} x {sizes.image}, one thread each"
     for name in _WAYS:
         sides = {"vri": _take(ours[name], _BLOCK), "Pillow": _take(theirs[name], _BLOCK)}
         with one_thread():
             seconds = raw[name] = _alternate(sides, 2 * sizes.rounds, sizes.budget / 6, device)
         count = _BLOCK * sizes.batch
-        rows += [Row(part, f"{name}: {side}", [count / s for s in values]) for side, values in seconds.items()]
-        rows.append(Row(part, f"{name}: vri / Pillow", ratios(seconds, "Pillow", "vri"), "", bars[name]))
+        rows += [
+            Measurement(heading, f"{name}: {side}", [count / s for s in values]) for side, values in seconds.items()
+        ]
+        rows.append(Measurement(heading, f"{name}: vri / Pillow", ratios(seconds, "Pillow", "vri"), "", bars[name]))
 
     method = resnet_method("jvp", Layout(), device)
     batch, meta_batch = (next(ours["crop + flip"]) for _ in range(2))
     with torch_warnings_ignored():
         sides = {"step": lambda: method.step(batch, meta_batch), **{name: _take(ours[name], 2) for name in _WAYS}}
         seconds = raw["share of a step"] = _alternate(sides, sizes.rounds, sizes.budget / 3, device)
-    part = "loading both batches of a VRI step (jvp, ResNet-32), share of the step"
-    rows += [Row(part, name, [100 * s for s in ratios(seconds, name, "step")], "%", Bar("<", 5)) for name in _WAYS]
+    heading = "loading both batches of a VRI step (jvp, ResNet-32), share of the step"
+    rows += [
+        Measurement(heading, name, [100 * s for s in ratios(seconds, name, "step")], "%", Bar("<", 5)) for name in _WAYS
+    ]
     return rows, raw
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from vri.bench.report import Row
-from vri.bench.timing import CE, Layout, Options, Sizes, images, ratios, synchronize, torch_warnings_ignored
+from vri.bench.report import Measurement
+from vri.bench.timing import CE, Layout, Options, Sizes, images, on_resnet, ratios, synchronize, torch_warnings_ignored
 from vri.methods import VRI, CrossEntropy, Method
 from vri.methods.meta import MetaMethod
 from vri.training import distributed as parallel
@@ -30,7 +30,7 @@ _ROUNDS = 5
 _CLOCKS = ("seconds", "processor seconds")  # the second, of a CPU, doesn't mind what else the machine does
 
 
-def measure_distributed(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
+def measure_distributed(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """What two workers exchange, and how much faster than one they take steps of ResNet-32 on the same batch.
 
     On a CPU each worker has one thread, and both run on this machine through its loopback: the time says what the
@@ -40,24 +40,24 @@ def measure_distributed(sizes: Sizes, device: str) -> tuple[list[Row], dict[str,
     return rows_of(found, sizes), found
 
 
-def rows_of(found: Mapping[str, Any], sizes: Sizes) -> list[Row]:
+def rows_of(found: Mapping[str, Any], sizes: Sizes) -> list[Measurement]:
     """The table of what `take_steps` found."""
     model = found["model bytes"]
-    part = f"exchanged a step, ResNet-32 with {model / 2**20:.2f} MiB of parameters = 1"
+    heading = f"exchanged a step, ResNet-32 with {model / 2**20:.2f} MiB of parameters = 1"
     rows = [
-        Row(part, f"{name}, {what}", [bytes_a_step / model])
+        Measurement(heading, f"{name}, {what}", [bytes_a_step / model])
         for name, kinds in found["bytes"].items()
         for what, bytes_a_step in kinds.items()
     ]
     meta = found["meta bytes"]
-    rows.append(Row(part, "meta networks' parameters", [meta / model]))
-    part = f"time of a step, batch {sizes.batch}, {found['threads']} thread a worker, one worker = 1"
+    rows.append(Measurement(heading, "meta networks' parameters", [meta / model]))
+    heading = f"time of a step, batch {sizes.batch}, {found['threads']} thread a worker, one worker = 1"
     for name, seconds in found["seconds"].items():
-        rows.append(Row(part, f"{name}, one worker", [1e3 * s for s in seconds["one"]], "ms"))
-        rows.append(Row(part, f"{name}, {WORKERS} workers", ratios(seconds, "all", "one")))
-    part = "processor time of a worker's step, one worker = 1, ideal 0.5"
+        rows.append(Measurement(heading, f"{name}, one worker", [1e3 * s for s in seconds["one"]], "ms"))
+        rows.append(Measurement(heading, f"{name}, {WORKERS} workers", ratios(seconds, "all", "one")))
+    heading = "processor time of a worker's step, one worker = 1, ideal 0.5"
     for name, seconds in found["processor seconds"].items():
-        rows.append(Row(part, f"{name}, {WORKERS} workers", ratios(seconds, "all", "one")))
+        rows.append(Measurement(heading, f"{name}, {WORKERS} workers", ratios(seconds, "all", "one")))
     return rows
 
 
@@ -119,12 +119,8 @@ def _seconds(method: Method, batch: Any, meta_batch: Any, device: str) -> tuple[
 
 
 def _method(name: str, device: torch.device) -> Method:
-    from vri.backbones import resnet32
-
-    model = resnet32(seed=0).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4)
     options = VARIANTS[name]
-    return CrossEntropy(model, 10, optimizer) if options is None else VRI(model, 10, optimizer, **options)
+    return on_resnet(CrossEntropy if options is None else VRI, Layout(), device, **(options or {}))
 
 
 def _launch(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vri.bench.report import Bar, Row
+from vri.bench.report import Bar, Measurement
 from vri.bench.timing import (
     CE,
     Layout,
@@ -21,6 +21,8 @@ from vri.bench.timing import (
     resnet_method,
     torch_warnings_ignored,
 )
+from vri.core.checks import Batch
+from vri.methods import Method
 
 # For glibc: a block of 64 KiB or more then comes from the system and goes back to it when it is freed, so the
 # resident set is what is in use, not what the allocator holds back; one arena keeps threads from pools of their
@@ -28,7 +30,7 @@ from vri.bench.timing import (
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
-def measure_memory(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
+def measure_memory(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """Peak memory of a step of ResNet-32 over what was held before it, each time in a fresh process."""
     names = [CE, "jvp", "finite_difference", "backprop", "defaults"]
     used: Samples = {name: [] for name in names}
@@ -36,26 +38,31 @@ def measure_memory(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]
         for name in names:
             request = {"name": name, "sizes": asdict(sizes), "device": device}
             used[name].append(in_a_fresh_process("vri.bench.memory:peak_of_a_step", request, ALLOCATOR))
-    part = f"peak memory of a step, {Layout()}, {CE} = 1"
-    rows = [Row(part, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB")]
+    heading = f"peak memory of a step, {Layout()}, {CE} = 1"
+    rows = [Measurement(heading, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB")]
     bars = {"jvp": Bar("<=", 2.4)}
-    rows += [Row(part, name, ratios(used, name, CE), "", bars.get(name)) for name in names[1:]]
-    rows.append(Row(part, "jvp / backprop", ratios(used, "jvp", "backprop"), "", Bar("<", 1.0)))
+    rows += [Measurement(heading, name, ratios(used, name, CE), "", bars.get(name)) for name in names[1:]]
+    rows.append(Measurement(heading, "jvp / backprop", ratios(used, "jvp", "backprop"), "", Bar("<", 1.0)))
     return rows, {"bytes": used}
 
 
 def peak_of_a_step(request: Mapping[str, Any]) -> int:
     """Bytes that steps of one variant take; for a process of its own."""
-    name, device, sizes = request["name"], request["device"], Sizes(**request["sizes"])
-    batch, meta_batch = images(sizes, Layout(), device), images(sizes, Layout(), device, seed=1)
-    method = resnet_method(name, Layout(), device)
+    device, sizes = request["device"], Sizes(**request["sizes"])
+    batches = [images(sizes, Layout(), device, seed) for seed in (0, 1)]
+    return peak_of_steps(lambda: resnet_method(request["name"], Layout(), device), batches, sizes.memory_steps, device)
+
+
+def peak_of_steps(build: Callable[[], Method], batches: Sequence[Batch], steps: int, device: str) -> int:
+    """Bytes that steps of a method take; the state of its optimizers counts."""
+    method, another = build(), build()
     with torch_warnings_ignored():
-        # another method of the same kind makes torch load its kernels; the state of the optimizers counts
-        resnet_method(name, Layout(), device).step(*((x[:4], y[:4]) for x, y in (batch, meta_batch)))
+        another.step(*(tuple(part[:4] for part in batch) for batch in batches))  # makes torch load its kernels
+        del another
         gc.collect()
         before = start_peak(device)
-        for _ in range(sizes.memory_steps):
-            method.step(batch, meta_batch)
+        for _ in range(steps):
+            method.step(*batches)
     return peak(device) - before
 
 

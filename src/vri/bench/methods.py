@@ -2,16 +2,15 @@
 
 import gc
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from vri.backbones import resnet32
-from vri.bench.memory import ALLOCATOR, peak, start_peak
-from vri.bench.report import Row
+from vri.bench.memory import ALLOCATOR, peak_of_steps
+from vri.bench.report import Measurement
 from vri.bench.timing import (
     CE,
     PERIOD,
@@ -20,6 +19,7 @@ from vri.bench.timing import (
     Sizes,
     images,
     in_a_fresh_process,
+    on_resnet,
     ratios,
     take_turns,
     torch_warnings_ignored,
@@ -31,7 +31,7 @@ from vri.methods.meta import MetaMethod
 EVERY_STEP = ", at every step"  # a meta-learning method whose networks are updated at every step, without γ
 
 
-def measure_methods(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
+def measure_methods(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """Seconds and peak memory of a step of ResNet-32, cross-entropy = 1, each method with its own defaults.
 
     Times are averages over ten steps, so that a method that updates its networks at every second one is seen as it
@@ -40,7 +40,7 @@ def measure_methods(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any
     """
     names = variants()
     seconds: Samples = {}
-    for name in _shown(names, "time"):
+    for name in tqdm(names, "time", leave=False, disable=None):  # a bar only where somebody looks on
         if name == CE:
             continue
         # in pairs with cross-entropy: all at once would not fit into memory, nor into the patience of anyone
@@ -53,20 +53,15 @@ def measure_methods(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any
         del pair
         gc.collect()
     used: Samples = {name: [] for name in names}
-    for name in _shown(names, "memory"):
+    for name in tqdm(names, "memory", leave=False, disable=None):
         request = {"name": name, "sizes": asdict(sizes), "device": device}
         used[name].append(in_a_fresh_process("vri.bench.methods:peak_of_a_method", request, ALLOCATOR))
-    time_part, memory_part = (f"{what} of a step, {Layout()}, {CE} = 1" for what in ("time", "peak memory"))
-    rows = [Row(time_part, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms")]
-    rows += [Row(time_part, name, seconds[name]) for name in names if name != CE]
-    rows.append(Row(memory_part, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB"))
-    rows += [Row(memory_part, name, ratios(used, name, CE)) for name in names if name != CE]
+    times, memory = (f"{what} of a step, {Layout()}, {CE} = 1" for what in ("time", "peak memory"))
+    rows = [Measurement(times, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms")]
+    rows += [Measurement(times, name, seconds[name]) for name in names if name != CE]
+    rows.append(Measurement(memory, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB"))
+    rows += [Measurement(memory, name, ratios(used, name, CE)) for name in names if name != CE]
     return rows, {"time ratios": seconds, "bytes": used}
-
-
-def _shown(names: list[str], what: str) -> Iterable[str]:
-    """The names, with a bar and the time left where somebody looks on."""
-    return tqdm(names, what, leave=False, disable=None)
 
 
 def variants() -> list[str]:
@@ -82,10 +77,8 @@ def variants() -> list[str]:
 
 def build(name: str, device: str) -> Method:
     """A method on a fresh ResNet-32, in the middle of its training."""
-    model = resnet32(seed=0).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4)
     options: dict[str, Any] = {"meta_every": 1, "clean_weight": 0.0} if name.endswith(EVERY_STEP) else {}
-    method = METHODS[name.removesuffix(EVERY_STEP)](model, 10, optimizer, **options)
+    method = on_resnet(METHODS[name.removesuffix(EVERY_STEP)], Layout(), device, **options)
     clean = images(Sizes(), Layout(), device, seed=1)
     method.begin_training(Sizes().batch, lambda: [clean])
     for epoch in (0, 2):  # the last of three: past the first phase of those that have one
@@ -101,14 +94,6 @@ def _batches(sizes: Sizes, device: str) -> tuple[Batch, Batch]:
 
 def peak_of_a_method(request: Mapping[str, Any]) -> int:
     """Bytes that steps of one method take; for a process of its own."""
-    name, device, sizes = request["name"], request["device"], Sizes(**request["sizes"])
-    batch, meta_batch = _batches(sizes, device)
-    method, first = build(name, device), build(name, device)
-    with torch_warnings_ignored():
-        first.step(*(tuple(part[:4] for part in each) for each in (batch, meta_batch)))
-        del first
-        gc.collect()
-        before = start_peak(device)
-        for _ in range(max(2, sizes.memory_steps)):
-            method.step(batch, meta_batch)
-    return peak(device) - before
+    device, sizes = request["device"], Sizes(**request["sizes"])
+    steps = max(2, sizes.memory_steps)
+    return peak_of_steps(lambda: build(request["name"], device), _batches(sizes, device), steps, device)

@@ -14,7 +14,7 @@ import torch
 
 from vri.files import atomic_write
 
-FORMAT = 1  # of the JSON file
+FORMAT = 2  # of the JSON file
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,17 @@ class Bar:
 
     def met(self, value: float) -> bool:
         """Whether `value` reaches it; NaN never does."""
-        return {
-            "<=": value <= self.limit,
-            ">=": value >= self.limit,
-            "<": value < self.limit,
-        }[self.sign]
+        return {"<=": value <= self.limit, ">=": value >= self.limit, "<": value < self.limit}[self.sign]
 
     def __str__(self) -> str:
         return f"{self.sign} {self.limit:g}"
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measurement: the median of its samples, and all of them; without samples, `note` says why."""
 
-    part: str  # heading under which it stands
+    heading: str  # under which it stands
     name: str
     samples: list[float]
     unit: str = ""
@@ -68,16 +64,16 @@ class Row:
 
 @dataclass
 class Report:
-    """All rows of a run, what they were taken on, and the raw times and sizes they come from."""
+    """All measurements, what they were taken on, and the raw times and sizes they come from."""
 
     machine: dict[str, Any]
     settings: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
-    raw: dict[str, Any] = field(default_factory=dict)  # by part: seconds or bytes, one list a variant
+    rows: list[Measurement] = field(default_factory=list)
+    raw: dict[str, Any] = field(default_factory=dict)  # by measure: seconds or bytes, one list per variant
     seconds: float = 0.0
 
     @property
-    def missed(self) -> list[Row]:
+    def missed(self) -> list[Measurement]:
         """The rows whose bar isn't met."""
         return [row for row in self.rows if row.met is False]
 
@@ -97,23 +93,9 @@ class Report:
         with atomic_write(path) as file:
             file.write(json.dumps(content, indent=1).encode() + b"\n")
 
-    @classmethod
-    def load(cls, path: str | Path) -> "Report":
-        """Read what `save` wrote."""
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        if content.get("format") != FORMAT:
-            raise ValueError(f"{path} is no report of this version of `vri bench`: expected format {FORMAT}")
-        rows = [
-            Row(
-                **{key: r[key] for key in ("part", "name", "samples", "unit", "note")}, bar=r["bar"] and Bar(**r["bar"])
-            )
-            for r in content["rows"]
-        ]
-        return cls(content["machine"], content["settings"], rows, content["raw"], content["seconds"])
-
 
 def format_table(report: Report) -> str:
-    """The machine, then one line a measurement: value, quartiles, bar and whether it is met."""
+    """The machine, then one line per measurement: value, quartiles, bar and whether it is met."""
     lines = [f"{key}: {value}" for key, value in report.machine.items()]
     lines += [f"{key}: {value}" for key, value in report.settings.items()]
     header = ("measurement", "value", "quartiles", "bar", "met?")
@@ -129,15 +111,15 @@ def format_table(report: Report) -> str:
     ]
     widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
     lines += ["", _line(header, widths), _line(["-" * w for w in widths], widths)]
-    part = None
+    heading = None
     for row, line in zip(report.rows, cells, strict=True):
-        if row.part != part:
-            part = row.part
-            lines.append(part)
+        if row.heading != heading:
+            heading = row.heading
+            lines.append(heading)
         lines.append(_line(line, widths) + (f"  ({row.note})" if row.note else ""))
     barred = sum(row.bar is not None for row in report.rows)
     lines += ["", f"{barred - len(report.missed)} of {barred} bars met; {report.seconds:.0f} s"]
-    lines += [f"missed: {r.part}: {r.name}: {_number(r.value)}, bar {r.bar}" for r in report.missed]
+    lines += [f"missed: {r.heading}: {r.name}: {_number(r.value)}, bar {r.bar}" for r in report.missed]
     return "\n".join(lines)
 
 

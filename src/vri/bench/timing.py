@@ -1,4 +1,4 @@
-"""Time of a step for `vri bench`: against plain cross-entropy, and by part where the networks cost little."""
+"""Time of a step for `vri bench`: against plain cross-entropy, and where it goes when the networks cost little."""
 
 import json
 import os
@@ -18,12 +18,9 @@ from unittest.mock import patch
 import torch
 
 from vri.backbones import mlp, resnet32
-from vri.bench.report import Bar, Row
-from vri.core import checks, objective, randomness
-from vri.core.bilevel import HYPERGRADIENTS
+from vri.bench.report import Bar, Measurement
 from vri.core.checks import Batch
-from vri.core.model import Classifier
-from vri.methods import VRI, CrossEntropy, Method, base
+from vri.methods import VRI, CrossEntropy, Method
 
 CE = "cross-entropy"
 Options = Mapping[str, Any]
@@ -73,9 +70,9 @@ class Sizes:
     overhead_steps: int = 200
 
 
-def measure_time(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
+def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """Time of a step of ResNet-32 relative to plain cross-entropy in the same layout and precision."""
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     raw: dict[str, Any] = {}
     main = Layout()
     periodic = ["meta_every=5", "meta_every=10", "defaults"]
@@ -83,29 +80,29 @@ def measure_time(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
     bars = {"jvp": Bar("<=", 3.8), "finite_difference": Bar("<=", 3.2)}
 
     seconds = raw[f"{main}, single steps"] = _take_turns(single, main, sizes, device, sizes.rounds, 1)
-    part = f"step time, {main}, {CE} = 1"
-    rows.append(Row(part, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms"))
-    rows += [Row(part, name, ratios(seconds, name, CE), "", bars.get(name)) for name in single if name != CE]
-    rows.append(Row(part, "backprop / jvp", ratios(seconds, "backprop", "jvp"), bar=Bar(">=", 1.4)))
+    heading = f"step time, {main}, {CE} = 1"
+    rows.append(Measurement(heading, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms"))
+    rows += [Measurement(heading, name, ratios(seconds, name, CE), "", bars.get(name)) for name in single if name != CE]
+    rows.append(Measurement(heading, "backprop / jvp", ratios(seconds, "backprop", "jvp"), bar=Bar(">=", 1.4)))
     more = ratios(seconds, "jvp, samples=5", "jvp")
-    rows.append(Row(part, "samples=5 / samples=1", more, bar=Bar("<=", 1.15)))
+    rows.append(Measurement(heading, "samples=5 / samples=1", more, bar=Bar("<=", 1.15)))
 
     seconds = _take_turns([CE, *periodic], main, sizes, device, sizes.periods, PERIOD)
     raw[f"{main}, periods of {PERIOD} steps"] = seconds
     bars = {"meta_every=5": Bar("<=", 1.7), "meta_every=10": Bar("<=", 1.4)}
-    rows += [Row(part, name, ratios(seconds, name, CE), "", bars.get(name)) for name in periodic]
+    rows += [Measurement(heading, name, ratios(seconds, name, CE), "", bars.get(name)) for name in periodic]
 
     for layout in [Layout(channels_last=False), Layout(bfloat16=True)] if sizes.extra_rounds else []:
-        part = f"step time, {layout}, {CE} = 1"
+        heading = f"step time, {layout}, {CE} = 1"
         request = {"layout": asdict(layout), "sizes": asdict(sizes), "device": device}
         try:
             seconds = raw[f"{layout}, single steps"] = in_a_fresh_process("vri.bench.timing:other_layout", request)
         except subprocess.CalledProcessError as error:
             raw[f"{layout}, single steps"] = note = f"not measured: {_ending(error.returncode)}"
-            rows.append(Row(part, f"{CE} itself", [], "ms", note=note))
+            rows.append(Measurement(heading, f"{CE} itself", [], "ms", note=note))
             continue
-        rows.append(Row(part, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms"))
-        rows += [Row(part, name, ratios(seconds, name, CE)) for name in seconds if name != CE]
+        rows.append(Measurement(heading, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms"))
+        rows += [Measurement(heading, name, ratios(seconds, name, CE)) for name in seconds if name != CE]
     return rows, raw
 
 
@@ -186,16 +183,21 @@ def ratios(seconds: Samples, name: str, reference: str) -> list[float]:
 
 
 def resnet_method(name: str, layout: Layout, device: str) -> Method:
-    """A variant on a fresh ResNet-32, with the optimizer of the paper."""
+    """A variant on a fresh ResNet-32."""
+    autocast = torch.bfloat16 if layout.bfloat16 else None
+    options = VARIANTS[name]
+    if options is None:
+        return on_resnet(CrossEntropy, layout, device, autocast=autocast)
+    return on_resnet(VRI, layout, device, autocast=autocast, **options)
+
+
+def on_resnet(method: type[Method], layout: Layout, device: str | torch.device, **options: Any) -> Method:
+    """A method on a fresh ResNet-32, with the optimizer of the paper."""
     model = resnet32(seed=0).to(device)
     if layout.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4)
-    autocast = torch.bfloat16 if layout.bfloat16 else None
-    options = VARIANTS[name]
-    if options is None:
-        return CrossEntropy(model, 10, optimizer, autocast=autocast)
-    return VRI(model, 10, optimizer, autocast=autocast, **options)
+    return method(model, 10, optimizer, **options)
 
 
 def images(sizes: Sizes, layout: Layout, device: str, seed: int = 0) -> Batch:
@@ -209,94 +211,43 @@ def images(sizes: Sizes, layout: Layout, device: str, seed: int = 0) -> Batch:
 
 # overhead
 
-REST = "rest of step"
+REST = "everything else"
 
 
-class _Sections:
-    """Self time of named parts: while an inner part runs, the outer one's clock stands."""
+class _Clocks:
+    """Time spent in named parts of a step; while one runs inside another, the outer one's clock stands."""
 
     def __init__(self) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stack, self._since = [REST], time.perf_counter()
 
-    def enter(self, part: str) -> None:
-        self._charge()
-        self._stack.append(part)
-
-    def leave(self) -> None:
-        self._charge()
-        self._stack.pop()
-
-    def take(self) -> Mapping[str, float]:
+    def read(self) -> Mapping[str, float]:
         """What has gathered since the last call."""
         self._charge()
-        gathered, self.seconds = self.seconds, defaultdict(float)
+        gathered, self._seconds = self._seconds, defaultdict(float)
         return gathered
 
-    def function(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            self.enter(part)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._charge()
+            self._stack.append(name)
             try:
                 return function(*args, **kwargs)
             finally:
-                self.leave()
+                self._charge()
+                self._stack.pop()
 
-        return timed
-
-    def context(self, part: str, context: Callable[..., Any]) -> Callable[..., Any]:
-        @contextmanager
-        def timed(*args: Any, **kwargs: Any) -> Iterator[None]:
-            with ExitStack() as stack:
-                self.enter(part)
-                stack.callback(self.leave)
-                stack.enter_context(context(*args, **kwargs))
-                self.leave()
-                stack.callback(self.enter, part)
-                yield
-
-        return timed
+        return call
 
     def _charge(self) -> None:
         now = time.perf_counter()
-        self.seconds[self._stack[-1]] += now - self._since
+        self._seconds[self._stack[-1]] += now - self._since
         self._since = now
 
 
-def _sections_of(method: VRI) -> dict[str, list[tuple[Any, str]]]:
-    """Which functions make up which part of a step."""
-    return {
-        "networks, forward": [
-            (network, "forward") for network in (method.model, method.meta_network, method.prior_network)
-        ],
-        "autograd calls": [(torch.autograd, "grad")],
-        "loss equations": [
-            (objective, name) for name in ("reparameterize", "empirical_loss", "gaussian_kl", "meta_loss")
-        ],
-        "optimizer steps": [
-            (Classifier, "update"),
-            (method.meta_optimizer, "step"),
-            (method.meta_optimizer, "zero_grad"),
-        ],
-        "drawing ε": [(VRI, "_noise")],
-        "validation and unpacking": [
-            (checks, "unpack"),
-            (checks, "check_finite"),
-            (Classifier, "_outputs"),
-        ],
-        "seeding and dropout bookkeeping": [(randomness, "draw_seed"), (randomness, "seeded")],
-        "substitution of parameters and buffers": [(Classifier, "at")],
-        "hooks": [(Classifier, "_run")],
-        "look-ahead and dual tensors": [(HYPERGRADIENTS, "jvp")],
-        "metrics": [(base, "accuracy")],
-    }
-
-
-TENSOR_WORK = ("networks, forward", "autograd calls", "loss equations", "optimizer steps", "drawing ε")
-
-
-def measure_overhead(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
-    """Where the time of a step goes when the networks cost next to nothing, in microseconds by part."""
+def measure_overhead(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
+    """Where the time of a step goes when the networks cost next to nothing, in microseconds."""
     generator = torch.Generator().manual_seed(0)
     batch, meta_batch = (
         (torch.randn(32, 20, generator=generator).to(device), (torch.arange(32) % 4).to(device)) for _ in range(2)
@@ -313,46 +264,38 @@ def measure_overhead(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, An
         methods = {name: build(name) for name in (CE, "jvp")}
         take_turns(methods, batch, meta_batch, 10, 1, device)
         seconds = take_turns(methods, batch, meta_batch, sizes.overhead_steps, 1, device)
-        parts = _profile(methods["jvp"], batch, meta_batch, sizes.overhead_steps, device)
-    part = "small MLP, batch 32, one thread"
-    rows = [Row(part, f"{name} step", [1e6 * s for s in seconds[name]], "µs") for name in seconds]
-    rows.append(Row(part, f"jvp / {CE}", ratios(seconds, "jvp", CE)))
-    part = "small MLP, jvp step by part, timers included"
-    rows += [Row(part, name, [1e6 * s for s in values], "µs") for name, values in parts.items()]
-    outside = [values for name, values in parts.items() if name not in TENSOR_WORK]
-    total = [1e6 * sum(step) for step in zip(*outside, strict=True)]
-    rows.append(Row(part, "outside tensor work (all but the first five)", total, "µs"))
-    return rows, {"seconds": seconds, "seconds by part": parts}
-
-
-def _importers(name: str, value: Any) -> dict[int, Any]:
-    """Modules of this package that hold `value` under the same name, because they import it."""
-    mine = [module for key, module in list(sys.modules.items()) if key.startswith("vri.")]
-    return {id(module): module for module in mine if vars(module).get(name) is value}
+        inside = _profile(methods["jvp"], batch, meta_batch, sizes.overhead_steps, device)
+    heading = "small MLP, batch 32, one thread"
+    rows = [Measurement(heading, f"{name} step", [1e6 * s for s in seconds[name]], "µs") for name in seconds]
+    rows.append(Measurement(heading, f"jvp / {CE}", ratios(seconds, "jvp", CE)))
+    heading = "small MLP, inside a jvp step, timers included"
+    rows += [Measurement(heading, name, [1e6 * s for s in values], "µs") for name, values in inside.items()]
+    return rows, {"seconds": seconds, "seconds inside": inside}
 
 
 def _profile(method: Method, batch: Batch, meta_batch: Batch, steps: int, device: str) -> Samples:
     assert isinstance(method, VRI)
-    sections, found = _Sections(), _sections_of(method)
+    networks = (method.model, method.meta_network, method.prior_network)
+    places: dict[str, list[tuple[Any, str]]] = {
+        "networks, forward": [(network, "forward") for network in networks],
+        "autograd calls": [(torch.autograd, "grad")],
+        "optimizer steps": [(optimizer, "step") for optimizer in (method.optimizer, method.meta_optimizer)],
+    }
+    clocks = _Clocks()
+    samples: Samples = {name: [] for name in (*places, REST)}
     with ExitStack() as stack:
-        for part, places in found.items():
-            for place, name in places:
-                if isinstance(place, dict):
-                    stack.enter_context(patch.dict(place, {name: sections.function(part, place[name])}))
-                    continue
-                original = getattr(place, name)
-                timed = (sections.context if name == "seeded" else sections.function)(part, original)
-                for holder in {id(place): place, **_importers(name, original)}.values():
-                    stack.enter_context(patch.object(holder, name, timed))
-        samples: Samples = {part: [] for part in (*found, REST)}
+        for name, functions in places.items():
+            for holder, function in functions:
+                timed = clocks.timed(name, getattr(holder, function))
+                stack.enter_context(patch.object(holder, function, timed))
         for _ in range(steps):
             synchronize(device)
-            sections.take()
+            clocks.read()
             method.step(batch, meta_batch)
             synchronize(device)
-            gathered = sections.take()
-            for part, values in samples.items():
-                values.append(gathered[part])
+            gathered = clocks.read()
+            for name, values in samples.items():
+                values.append(gathered[name])
     return samples
 
 

@@ -19,17 +19,19 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri import bench as benchmark
+    from vri.bench import MEASURES, format_table, run_benchmark
 
-    parts = None
+    measures = MEASURES
     if options.methods:
         from vri.bench.methods import measure_methods
 
-        parts = {"methods": measure_methods}
+        measures = {"methods": measure_methods}
     if options.distributed:
         from vri.bench.distributed import measure_distributed
 
-        parts = {"distributed": measure_distributed}
-    report = benchmark.run(quick=options.quick, out=options.out, only=options.only, device=options.device, parts=parts)
-    print(benchmark.format_table(report))
+        measures = {"distributed": measure_distributed}
+    report = run_benchmark(
+        quick=options.quick, out=options.out, only=options.only, device=options.device, measures=measures
+    )
+    print(format_table(report))
     return 0
