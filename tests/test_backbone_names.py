@@ -37,8 +37,8 @@ def test_unknown_name_is_met_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="resnet50") as caught:
         build("resnet-50", num_classes=3)
     assert str(caught.value) == (
-        "backbone is 'resnet-50'; expected one of resnet32, small_cnn, mlp, resnet18, resnet34, preact_resnet18, "
-        "preact_resnet34, wide_resnet28_10, resnet50, vgg19_bn, timm:NAME, torchvision:NAME or "
+        "backbone is 'resnet-50'; expected one of resnet32, fast, small_cnn, mlp, resnet18, resnet34, "
+        "preact_resnet18, preact_resnet34, wide_resnet28_10, resnet50, vgg19_bn, timm:NAME, torchvision:NAME or "
         "module:package.module.factory: did you mean 'resnet50'?"
     )
 

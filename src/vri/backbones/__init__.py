@@ -4,6 +4,7 @@ Every factory takes `seed`: with a number the initial weights are the same at ev
 stays as it was; with ``None`` they come from the global RNG, as for any PyTorch module.
 """
 
+from vri.backbones.fastnet import FastNet, fast
 from vri.backbones.large import resnet50, vgg19_bn
 from vri.backbones.names import BACKBONES, build
 from vri.backbones.residual import (
@@ -25,9 +26,11 @@ __all__ = [
     "BACKBONES",
     "BasicBlock",
     "Bottleneck",
+    "FastNet",
     "PreActBlock",
     "ResNet",
     "build",
+    "fast",
     "load_weights",
     "mlp",
     "preact_resnet18",

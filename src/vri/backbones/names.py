@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from vri.backbones.fastnet import fast
 from vri.backbones.large import resnet50, vgg19_bn
 from vri.backbones.parts import seeded_init
 from vri.backbones.residual import (
@@ -24,6 +25,7 @@ from vri.backbones.weights import load_weights
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "resnet32": resnet32,
+    "fast": fast,
     "small_cnn": small_cnn,
     "mlp": mlp,
     "resnet18": resnet18,

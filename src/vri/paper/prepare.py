@@ -19,6 +19,7 @@ from vri.paper.settings import Settings, SettingsError, nearest
 _PLAIN = ("digits", "fashion-mnist")  # sets that are not cropped or flipped unless asked for
 _BACKBONES = {"digits": "mlp", "fashion-mnist": "small_cnn"}
 _CROP = 4  # pixels of padding, as usual for 32x32 images
+_SHIFT = 2  # likewise, for trainings of a few epochs, which learn too slowly with more
 _RAND_AUGMENT = 2  # operations an image
 
 
@@ -80,7 +81,8 @@ def _from_memory(settings: Settings, images: ImageData) -> Prepared:
     test = slice(settings.test_limit)
     augment = settings.augment or ("none" if settings.dataset in _PLAIN else "crop-flip")
     evaluated = Augment(images.mean, images.std)
-    simple = Augment(images.mean, images.std, crop=_CROP, flip=True) if augment != "none" else evaluated
+    crop = _SHIFT if augment == "shift-flip" else _CROP
+    simple = Augment(images.mean, images.std, crop=crop, flip=True) if augment != "none" else evaluated
     trained = simple
     if augment == "rand-augment":
         trained = Augment(images.mean, images.std, crop=_CROP, flip=True, rand_augment=_RAND_AUGMENT)

@@ -14,10 +14,24 @@ from vri.training.loop import SCHEDULES
 from vri.training.selection import KINDS
 
 PRECISIONS = ("fp32", "bf16")
-OPTIMIZERS = ("sgd", "adam")
+OPTIMIZERS = ("sgd", "adam", "orthogonal")
 # select with a first network, train a second one on the rest: how the first one selects
 TWO_PHASES = {"two-phase": "balanced", "two-phase-smallest": "smallest"}
-AUGMENTATIONS = ("none", "crop-flip", "rand-augment")
+AUGMENTATIONS = ("none", "crop-flip", "shift-flip", "rand-augment")
+# How a backbone that is trained in another way than the paper's wants it: defaults that come before those of `Settings`
+RECIPES: dict[str | None, dict[str, Any]] = {
+    "fast": {
+        "epochs": 6,
+        "batch_size": 1000,
+        "optimizer": "orthogonal",
+        "lr": 0.24,
+        "momentum": 0.6,
+        "weight_decay": 0.002,
+        "schedule": "linear",
+        "augment": "shift-flip",
+        "precision": "bf16",
+    }
+}
 _NOT_IN_A_FILE = ("generator", "autocast", "meta_optimizer", "second", "mistakes")  # set by the run, or objects
 
 
@@ -97,6 +111,7 @@ def resolve(
     _merge(values, {k: v for k, v in (given or {}).items() if v is not None}, "the command line", mistakes)
     for text in assignments:
         _merge(values, _assignment(text, mistakes), "the command line", mistakes)
+    values = {**RECIPES.get(values.get("backbone"), {}), **values}
     settings = Settings(**{name: value for name, value in values.items() if name in _NAMES})
     mistakes += _mistakes(settings)
     if mistakes:

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 import vri
 from vri import backbones
-from vri.data.batches import length, take
+from vri.data.batches import Batches, length, take
 from vri.data.splits import save_split, split_hash
 from vri.files import atomic_write
 from vri.methods import METHODS
@@ -33,6 +33,8 @@ from vri.training import batchnorm
 from vri.training import distributed as parallel
 from vri.training.evaluation import predict_part
 from vri.training.loop import History, train
+from vri.training.optimizers import orthogonal
+from vri.training.precision import prepare_bfloat16
 from vri.training.progress import Row
 from vri.training.selection import Selection, select
 
@@ -75,6 +77,8 @@ def train_run(
     device = parallel.local_device(_device(settings.device))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    if settings.precision == "bf16" and (remark := prepare_bfloat16(device)) is not None and parallel.first():
+        (on_remark or partial(print, file=sys.stderr))(remark)
     sets, selected = prepare(settings), None
     if sets.clean is None and METHODS[settings.method].can_select and settings.selection in TWO_PHASES:
         sets, selected = select_with_first(
@@ -225,6 +229,9 @@ def build(
         seed=settings.seed,
         weights=settings.weights,
     )
+    if isinstance(model, backbones.FastNet) and settings.weights is None:
+        first = Batches(sets.train, min(1000, length(sets.train)), seed=settings.seed, transform=sets.test_transform)
+        model.fit_whitening(next(iter(first.epoch(0)))[0])
     if sync_batchnorm:
         model = batchnorm.synchronise(model)
     model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster for convolutions
@@ -233,6 +240,8 @@ def build(
         optimizer = torch.optim.SGD(
             model.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
         )
+    elif settings.optimizer == "orthogonal":
+        optimizer = orthogonal(model, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
     else:
         optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     chosen = METHODS[settings.method]

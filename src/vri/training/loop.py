@@ -35,6 +35,7 @@ Schedule = Callable[[float], float]
 
 SCHEDULES: dict[str, Schedule] = {
     "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+    "linear": lambda progress: 1 - progress,
     "constant": lambda progress: 1.0,
 }
 

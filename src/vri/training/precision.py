@@ -1,0 +1,79 @@
+"""bfloat16 on CPUs: find out whether torch's kernels for it work here, and go round them where they don't.
+
+On some processors with AMX, torch's bfloat16 convolutions end the process with an illegal instruction. oneDNN, which
+has these kernels, leaves AMX alone if an environment variable says so before its first use.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+from functools import cache
+
+import torch
+
+VARIABLE, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+_PATIENCE = 120  # seconds; the machine may be busy
+
+# Strided and plain convolutions, forwards and backwards, in both layouts: what a training step calls.
+_TRIAL = """
+import torch
+for layout in (torch.channels_last, torch.contiguous_format):
+    layers = [torch.nn.Conv2d(16, 32, 3, 2, 1), torch.nn.Conv2d(32, 32, 3, 1, 1), torch.nn.Conv2d(32, 64, 1, 2)]
+    model = torch.nn.Sequential(*layers).to(memory_format=layout)
+    images = torch.randn(4, 16, 9, 9).contiguous(memory_format=layout).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(images).float().square().mean()
+    loss.backward()
+"""
+
+
+def prepare_bfloat16(device: torch.device) -> str | None:
+    """Make bfloat16 convolutions safe in this process, before its first convolution; what to tell the user, or None.
+
+    On a processor with AMX, a new process tries them once. If it dies, AMX is switched off for oneDNN, here and in all
+    processes started from now on. A user who has set the variable has decided already: nothing is tried then.
+    """
+    if device.type != "cpu":
+        return None
+    if not _has("_is_amx_tile_supported"):
+        return _slow()
+    if VARIABLE in os.environ or _works(""):
+        return None
+    if not _works(WITHOUT_AMX):
+        raise RuntimeError(
+            "torch's bfloat16 convolutions end the process on this processor, "
+            f"with {VARIABLE}={WITHOUT_AMX} as well; train in float32: precision=fp32, or autocast=None"
+        )
+    os.environ[VARIABLE] = WITHOUT_AMX
+    return (
+        "torch's bfloat16 convolutions with AMX end the process on this processor: going on without AMX. If the "
+        "process is still ended by an illegal instruction, a convolution ran before this one; then start it with "
+        f"{VARIABLE}={WITHOUT_AMX} in the environment"
+    )
+
+
+@cache
+def _works(instructions: str) -> bool:
+    """Whether a process that may use these instructions, or all if empty, survives bfloat16 convolutions."""
+    env = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    if instructions:
+        env[VARIABLE] = instructions
+    try:
+        done = subprocess.run([sys.executable, "-c", _TRIAL], env=env, capture_output=True, timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return True  # a busy machine, not a broken one
+    return done.returncode >= 0  # below 0: ended by a signal
+
+
+def _slow() -> str | None:
+    """A remark if this processor has no instructions for bfloat16, so that torch imitates them."""
+    if platform.machine() not in ("x86_64", "AMD64") or _has("_is_avx512_bf16_supported"):
+        return None
+    return "this processor has no bfloat16 instructions, torch imitates them: precision=fp32 is likely to be faster"
+
+
+def _has(question: str) -> bool:
+    """What torch knows of the processor; not part of its public interface, so it may be missing."""
+    ask = getattr(torch.cpu, question, None)
+    return ask is not None and bool(ask())
