@@ -14,7 +14,8 @@ from vri.backbones import FastNet, build, fast
 from vri.backbones.fastnet import IdentityConv, ShiftNorm, Whitening
 from vri.cli.train import _OPTIONS
 from vri.data.images import ImageData
-from vri.methods import METHODS, VRI, CoTeaching
+from vri.methods import METHODS, VRI
+from vri.methods.co_teaching import CoTeaching
 from vri.paper import prepare as preparation
 from vri.paper.settings import Settings, resolve
 from vri.paper.training_run import train_run
