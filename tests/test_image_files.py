@@ -357,7 +357,7 @@ def test_changed_files_leave_the_first_as_they_were(mixed: Path) -> None:
     assert other.changed().training is False
     with said(
         ValueError,
-        "Preparation got options it can't use: resize=8 (expected 99 or more, the size of the square cut out)",
+        "Preparation got options it can't use: resize=8 (expected 99 or more, the square cut out)",
     ):
         files.changed(size=99)
 
@@ -398,7 +398,7 @@ def test_a_million_paths_are_light() -> None:
         (
             lambda: Preparation(size=0, resize=-1, augment="blur", std=(0, 1, 1), on_broken="ignore", max_pixels=0),
             "Preparation got options it can't use: size=0 (expected 1 or more); "
-            "resize=-1 (expected 0 or more, the size of the square cut out); "
+            "resize=-1 (expected 0 or more, the square cut out); "
             "augment='blur' (expected one of none, flip, crop, resized_crop); "
             "mean=(0.485, 0.456, 0.406) and std=(0, 1, 1) (expected three numbers each, std above 0); "
             "on_broken='ignore' (expected raise or skip); max_pixels=0 (expected 1 or more)",

@@ -1,11 +1,11 @@
 """Initial weights from a file on this machine."""
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 _HOW_TO_GET = (
@@ -24,7 +24,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
     Args:
         model: where the weights go.
-        path: a state dict: ``.safetensors`` (needs the package safetensors), anything else as `torch.save` writes
+        path: a state dict: ``.safetensors``, anything else as `torch.save` writes
             it. It is read as data: code inside is refused.
     """
     path = Path(path)
@@ -60,10 +60,10 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"no file with weights at {path}; expected a state dict: {_HOW_TO_GET}")
-    load_safetensors = _safetensors(path) if path.suffix == ".safetensors" else None
+    content: Any
     try:
-        if load_safetensors is not None:
-            content = load_safetensors(path)
+        if path.suffix == ".safetensors":
+            content = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files raise errors of many kinds
@@ -79,17 +79,6 @@ def _read(path: Path) -> dict[str, Tensor]:
             "save model.state_dict() itself"
         )
     return dict(content)
-
-
-def _safetensors(path: Path) -> Callable[[Path], Any]:
-    try:
-        load_file: Callable[[Path], Any] = importlib.import_module("safetensors.torch").load_file
-    except ImportError as error:
-        raise ImportError(
-            f"{path} needs the package safetensors, which can't be imported ({error}); "
-            "pip install safetensors, or pass a .pth file"
-        ) from error
-    return load_file
 
 
 def _some(names: list[str]) -> str:

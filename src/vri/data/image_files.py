@@ -48,17 +48,18 @@ class Preparation:
     max_pixels: int = 50_000_000
 
     def __post_init__(self) -> None:
-        channels = len(self.mean) == len(self.std) == 3 and min(self.std) > 0
-        checks = {
-            f"size={self.size} (expected 1 or more)": self.size >= 1,
-            f"resize={self.resize} (expected {self.size} or more, the size of the square cut out)": self.resize
-            >= self.size,
-            f"augment={self.augment!r} (expected one of {', '.join(AUGMENTATIONS)})": self.augment in AUGMENTATIONS,
-            f"mean={self.mean} and std={self.std} (expected three numbers each, std above 0)": channels,
-            f"on_broken={self.on_broken!r} (expected raise or skip)": self.on_broken in ("raise", "skip"),
-            f"max_pixels={self.max_pixels} (expected 1 or more)": self.max_pixels >= 1,
-        }
-        if wrong := [text for text, right in checks.items() if not right]:
+        checks = (
+            (self.size >= 1, f"size={self.size} (expected 1 or more)"),
+            (self.resize >= self.size, f"resize={self.resize} (expected {self.size} or more, the square cut out)"),
+            (self.augment in AUGMENTATIONS, f"augment={self.augment!r} (expected one of {', '.join(AUGMENTATIONS)})"),
+            (
+                len(self.mean) == len(self.std) == 3 and min(self.std) > 0,
+                f"mean={self.mean} and std={self.std} (expected three numbers each, std above 0)",
+            ),
+            (self.on_broken in ("raise", "skip"), f"on_broken={self.on_broken!r} (expected raise or skip)"),
+            (self.max_pixels >= 1, f"max_pixels={self.max_pixels} (expected 1 or more)"),
+        )
+        if wrong := [text for right, text in checks if not right]:
             raise ValueError("Preparation got options it can't use: " + "; ".join(wrong))
 
 
