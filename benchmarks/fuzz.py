@@ -30,8 +30,9 @@ import torch
 
 from vri import VRIClassifier, noise
 from vri.cleaning.arrays import read_arrays
+from vri.cleaning.options import SourceOptions
 from vri.cleaning.review import read_review
-from vri.cleaning.sources import SourceOptions, open_source
+from vri.cleaning.sources import open_source
 from vri.cleaning.tables import read_table
 from vri.data.downloads import extract
 from vri.data.files import manifest

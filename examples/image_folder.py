@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from vri.cleaning.pipeline import CleanOptions, clean
-from vri.cleaning.sources import SourceOptions
+from vri.cleaning.options import CleanOptions, SourceOptions
+from vri.cleaning.pipeline import clean
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "image-folder")
 images, labels = load_digits(return_X_y=True)
@@ -30,7 +30,7 @@ summary = clean(
     folder / "images",
     folder / "cleaned",
     SourceOptions(image_size=8),
-    CleanOptions(cross_fit=0, epochs=15),
+    CleanOptions(epochs=15),
     progress=False,
 )
 share = np.mean(list(wrong.values()))

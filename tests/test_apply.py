@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from vri.cleaning import apply as module
-from vri.cleaning.apply import apply
-from vri.cleaning.review import Applied
-from vri.cleaning.sources import SourceOptions
+from vri.cleaning.apply import Applied, apply
+from vri.cleaning.options import SourceOptions
 from vri.cli import main
 
 HEADER = ("id", "given_label", "suggested_label", "decision", "new_label")
@@ -276,7 +275,7 @@ def test_links_in_the_source_are_followed(tmp_path: Path) -> None:
 def test_new_classes_must_be_names_of_folders(tmp_path: Path, name: str) -> None:
     root, path = photos(tmp_path), review(tmp_path, ["cat/1.jpg", "cat", "dog", "other", name])
     message = (
-        f"{path} has the new label {name!r}, which can't be the name of a folder; expected letters without "
+        f"the new label {name!r} can't be the name of a folder; expected letters without "
         'control characters and / \\ < > : " | ? *, no dot in front, and no dot or space at the end'
     )
     with said(ValueError, message):

@@ -24,10 +24,11 @@ from hypothesis import strategies as st
 from vri import VRIClassifier, noise
 from vri.cleaning.arrays import read_arrays
 from vri.cleaning.cells import escape, unescape, write_rows
+from vri.cleaning.options import SourceOptions
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect, write_report
 from vri.cleaning.review import read_review
-from vri.cleaning.sources import SourceOptions, open_source
-from vri.cleaning.state import Findings
+from vri.cleaning.sources import open_source
+from vri.cleaning.state import Findings, load_found
 from vri.cleaning.tables import read_table, read_text_rows
 from vri.data.downloads import extract
 from vri.data.files import manifest
@@ -176,8 +177,8 @@ def test_damaged_findings_say_how_to_go_on(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(ValueError, match="is damaged") as caught:
-        Findings.load(tmp_path)
-    assert str(caught.value) == f"{path} is damaged; pass --fresh to start anew, or another --out"
+        load_found(path, Findings)
+    assert str(caught.value) == f"{path} is damaged; pass --fresh to start again, or another --out"
 
 
 def test_a_classifier_without_its_description(tmp_path: Path) -> None:

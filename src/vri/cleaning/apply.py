@@ -10,28 +10,19 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vri.cleaning.arrays import read_arrays
 from vri.cleaning.cells import escape, write_rows
 from vri.cleaning.folders import list_images
-from vri.cleaning.review import Applied, Decision, Plan, make_plan, read_review
-from vri.cleaning.sources import (
-    EMBEDDINGS,
-    IMAGES,
-    SourceOptions,
-    array_ids,
-    array_labels,
-    check_options,
-    kind_of,
-    label_column,
-    open_arrays,
-    table_ids,
-    table_labels,
-)
+from vri.cleaning.npy import open_npy
+from vri.cleaning.options import ARRAYS, IMAGES, ROWS, TABLE, SourceOptions, check_options, kind_of
+from vri.cleaning.review import make_plan, read_review
 from vri.cleaning.tables import (
     PARQUET_SUFFIXES,
     TEXT_SUFFIXES,
@@ -41,9 +32,34 @@ from vri.cleaning.tables import (
     read_text_rows,
 )
 
-AUTO, HARD, SYMBOLIC, COPY = WAYS = ("auto", "hard", "symbolic", "copy")
+AUTO, HARD, SYMBOLIC, COPY = "auto", "hard", "symbolic", "copy"  # ways to put an image into the copy
 
 _NO_FOLDER = re.compile(r'[\x00-\x1f\x7f/\\<>:"|?*]')  # letters that some system refuses in a name
+_MOST_ROWS = 10_000  # of an .npy file that are copied at once
+
+Labels = list[str | None]  # new ones, in the order of the source; None for a sample to drop
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of the samples: numbers of them, and what was written, for people."""
+
+    kept: int
+    changed: int
+    dropped: int
+    untouched: int
+    written: str
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Ids and labels of a source; `write` makes the copy in a folder and says what it made."""
+
+    ids: list[str]
+    labels: list[str]
+    write: Callable[[Path, Labels], str]
+    notes: Sequence[str] = ()
 
 
 def apply(path: Path, review: Path, out: Path, options: SourceOptions, way: str = AUTO) -> Applied:
@@ -54,8 +70,8 @@ def apply(path: Path, review: Path, out: Path, options: SourceOptions, way: str 
         review: the decisions, as the page of `vri clean` exports them.
         out: folder for the copy, new or empty.
         options: how to read the source, as for `vri clean`.
-        way: for a folder of images: "hard" or "symbolic" links, "copy", or "auto": hard links where there can be some,
-            copies elsewhere.
+        way: for a folder of images: "hard" or "symbolic" links, "copy", or "auto": hard links where possible, else
+            copies.
     """
     kind = kind_of(path)
     check_options(path, kind, options)
@@ -63,28 +79,36 @@ def apply(path: Path, review: Path, out: Path, options: SourceOptions, way: str 
         raise ValueError(f"--link and --copy are for folders of images, and {path} is a file; leave them out")
     _check_out(out, path)
     decisions = read_review(review)
-    make = {IMAGES: _apply_images, EMBEDDINGS: _apply_arrays}.get(kind, _apply_table)
-    return make(path, decisions, review, out, options, way)
+    source = _open_images(path, way) if kind == IMAGES else _OPENERS[kind](path, options)
+    new, counts = make_plan(source.ids, source.labels, decisions, review, path)
+    with _built_aside(out) as folder:
+        made = source.write(folder, new)
+    return Applied(
+        counts["kept"], counts["changed"], counts["dropped"], counts["untouched"], f"{out}{made}", source.notes
+    )
+
+
+def _kept(new: Labels) -> list[int]:
+    return [row for row, label in enumerate(new) if label is not None]
 
 
 # tables
 
 
-def _apply_table(
-    path: Path, decisions: Mapping[str, Decision], review: Path, out: Path, options: SourceOptions, way: str
-) -> Applied:
-    table = read_table(path, options.encoding or "utf-8")
-    label = label_column(table, options.label)
-    labels = table_labels(table, label)
-    plan = make_plan(table_ids(table, options.id), labels, decisions, review, path)
-    forms = _forms(labels, table.columns[label])
-    with _built_aside(out) as folder:
+def _open_table(path: Path, options: SourceOptions) -> _Opened:
+    encoding = options.encoding or "utf-8"
+    table = read_table(path, encoding)
+    column, labels = table.labels(options.label)
+    forms = _forms(labels, table.columns[column])
+
+    def write(folder: Path, new: Labels) -> str:
         if path.suffix.lower() in PARQUET_SUFFIXES:
-            _write_parquet(path, folder / path.name, label, plan, forms)
+            _write_parquet(path, folder / path.name, column, new, forms)
         else:
-            content = _text_table(path, label, plan, labels, forms, options.encoding or "utf-8")
-            (folder / path.name).write_bytes(content)
-    return plan.applied(str(out / path.name))
+            (folder / path.name).write_bytes(_text_table(path, column, labels, new, forms, encoding))
+        return f"/{path.name}"
+
+    return _Opened(table.ids(options.id), labels, write)
 
 
 def _forms(labels: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
@@ -93,24 +117,25 @@ def _forms(labels: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _text_table(
-    path: Path, label: str, plan: Plan, labels: Sequence[str], forms: Mapping[str, str], encoding: str
+    path: Path, column: str, labels: Sequence[str], new: Labels, forms: Mapping[str, str], encoding: str
 ) -> bytes:
     """The file with new labels; rows that don't change are the same to the byte."""
     text = read_text_rows(path, encoding)
-    place = text.header.index(label)
+    place = text.header.index(column)
     lines = [text.mark, text.raw[0]]
     row = 0
     for raw, cells in zip(text.raw[1:], text.cells[1:], strict=True):
         if not cells:  # an empty line
             lines.append(raw)
             continue
-        new = plan.labels[row]
-        if new == labels[row]:
+        label = new[row]
+        if label == labels[row]:
             lines.append(raw)
-        elif new is not None:
-            changed = [*cells[:place], forms.get(new, new), *cells[place + 1 :]]
-            end = raw[len(raw.rstrip("\r\n")) :]
-            lines.append(_csv_line(changed, TEXT_SUFFIXES[path.suffix.lower()]) + end)
+        elif label is not None:
+            line = io.StringIO()
+            changed = [*cells[:place], forms.get(label, label), *cells[place + 1 :]]
+            csv.writer(line, delimiter=TEXT_SUFFIXES[path.suffix.lower()], lineterminator="").writerow(changed)
+            lines.append(line.getvalue() + raw[len(raw.rstrip("\r\n")) :])
         row += 1
     try:
         return "".join(lines).encode(encoding)
@@ -121,21 +146,14 @@ def _text_table(
         ) from None
 
 
-def _csv_line(cells: Sequence[str], delimiter: str) -> str:
-    text = io.StringIO()
-    csv.writer(text, delimiter=delimiter).writerow(cells)
-    return text.getvalue().removesuffix("\r\n")
-
-
-def _write_parquet(path: Path, target: Path, label: str, plan: Plan, forms: Mapping[str, Any]) -> None:
+def _write_parquet(path: Path, target: Path, name: str, new: Labels, forms: Mapping[str, Any]) -> None:
     parquet, table = parquet_library(path), read_parquet(path)
     pyarrow = importlib.import_module("pyarrow")
-    place = table.column_names.index(label)
+    place = table.column_names.index(name)
     kind = table.schema.field(place).type
     plain = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    rows = plan.kept_rows
-
-    values = [_parquet_value(str(plan.labels[row]), forms, plain, f"{path}: column {label!r}") for row in rows]
+    rows = _kept(new)
+    values = _values([new[row] for row in rows], forms, plain, f"{path}: column {name!r}")
     if plain is kind:
         column = pyarrow.array(values, type=plain)
     else:  # categories: those there are, in their order, then new ones
@@ -151,107 +169,98 @@ def _write_parquet(path: Path, target: Path, label: str, plan: Plan, forms: Mapp
     parquet.write_table(kept, target, compression="NONE" if compression == "UNCOMPRESSED" else compression)
 
 
-def _parquet_value(label: str, forms: Mapping[str, Any], kind: Any, where: str) -> Any:
-    if label in forms:
-        return forms[label]
-    pyarrow = importlib.import_module("pyarrow")
-    value = _parsed(label, _parser_for(str(kind)), where, kind)
-    try:
-        pyarrow.scalar(value, type=kind)
-    except (pyarrow.ArrowException, OverflowError):
-        raise _not_possible(label, where, kind) from None
-    return value
-
-
 # embeddings
 
 
-def _apply_arrays(
-    path: Path, decisions: Mapping[str, Decision], review: Path, out: Path, options: SourceOptions, way: str
-) -> Applied:
-    arrays = open_arrays(path, options, only_labels=True)
-    labels = array_labels(arrays)
-    plan = make_plan(array_ids(arrays), labels, decisions, review, path)
-    y = arrays.all[arrays.labels]
-    rows = plan.kept_rows
-    forms = _forms(labels, y.tolist())
-    new = [_array_value(str(plan.labels[row]), forms, y, f"{path}: array {arrays.labels!r}") for row in rows]
-    with zipfile.ZipFile(path) as archive:
-        compression = archive.infolist()[0].compress_type
-    with (
-        _built_aside(out) as folder,
-        zipfile.ZipFile(folder / path.name, "w", compression) as archive,
-    ):
-        per_sample = arrays.per_sample()
-        for name, array in arrays.all.items():
-            written: NDArray[Any] = array[rows] if name in per_sample else array
-            if name == arrays.labels:
-                written = np.array(new, dtype=None if y.dtype.kind == "U" and new else y.dtype)
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, written, allow_pickle=False)
-    return plan.applied(str(out / path.name))
+def _open_npz(path: Path, options: SourceOptions) -> _Opened:
+    arrays = read_arrays(path, options, only_labels=True)
+    labels = arrays.label_texts()
+
+    def write(folder: Path, new: Labels) -> str:
+        rows, per_sample = _kept(new), arrays.per_sample()
+        with zipfile.ZipFile(path) as archive:
+            compression = archive.infolist()[0].compress_type
+        with zipfile.ZipFile(folder / path.name, "w", compression) as archive:
+            for name, array in arrays.all.items():
+                written: NDArray[Any] = array[rows] if name in per_sample else array
+                if name == arrays.labels:
+                    written = _new_array(array, labels, new, f"{path}: array {name!r}")
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, written, allow_pickle=False)
+        return f"/{path.name}"
+
+    return _Opened(arrays.id_texts(), labels, write)
 
 
-def _array_value(label: str, forms: Mapping[str, Any], y: NDArray[Any], where: str) -> Any:
-    if label in forms:
-        return forms[label]
-    value = _parsed(label, _parser_for(str(y.dtype)), where, y.dtype)
-    if y.dtype.kind in "iu" and not np.iinfo(y.dtype).min <= value <= np.iinfo(y.dtype).max:
-        raise _not_possible(label, where, y.dtype)
-    return value
+def _open_npy(path: Path, options: SourceOptions) -> _Opened:
+    source = open_npy(path, options)
+    labels = source.label_texts()
+
+    def write(folder: Path, new: Labels) -> str:
+        rows = np.array(_kept(new), np.int64)
+        for file in filter(None, (source.embeddings, source.ids)):
+            shape = (len(rows), *file.shape[1:])
+            copy = np.lib.format.open_memmap(folder / file.path.name, "w+", file.dtype, shape)
+            for start in range(0, len(rows), _MOST_ROWS):
+                copy[start : start + _MOST_ROWS] = file.take(rows[start : start + _MOST_ROWS])
+        given = source.labels.read(0, source.rows)
+        np.save(folder / source.labels.path.name, _new_array(given, labels, new, str(source.labels.path)))
+        return f" ({', '.join(sorted(file.name for file in folder.iterdir()))})"
+
+    return _Opened(source.id_texts(), labels, write)
 
 
-def _parser_for(kind: str) -> Callable[[str], Any]:
-    """How a label that is new becomes a value of a type of numpy or pyarrow."""
-    if "int" in kind:
-        return int
-    if "float" in kind or "double" in kind:
-        return float
-    if kind == "bool":
-        return lambda text: {"true": True, "false": False}[text.lower()]
-    return str
+def _new_array(y: NDArray[Any], labels: Sequence[str], new: Labels, where: str) -> NDArray[Any]:
+    """The labels that are left, in the type of the array; text may get longer."""
+    values = _values([label for label in new if label is not None], _forms(labels, y.tolist()), y.dtype, where)
+    return np.array(values, dtype=None if y.dtype.kind == "U" and values else y.dtype)
 
 
-def _parsed(label: str, parse: Callable[[str], Any], where: str, kind: Any) -> Any:
-    try:
-        return parse(label)
-    except (ValueError, KeyError):
-        raise _not_possible(label, where, kind) from None
-
-
-def _not_possible(label: str, where: str, kind: Any) -> ValueError:
-    return ValueError(f"{where} is of type {kind}, which can't hold the new label {label!r}; choose another label")
+def _values(labels: Sequence[str | None], forms: Mapping[str, Any], kind: Any, where: str) -> list[Any]:
+    """Labels as values of a type of numpy or pyarrow."""
+    parse: Callable[[str], Any] = str
+    if "int" in str(kind):
+        parse = int
+    elif "float" in str(kind) or "double" in str(kind):
+        parse = float
+    elif str(kind) == "bool":
+        parse = {"true": True, "True": True, "false": False, "False": False}.__getitem__
+    found = dict(forms)
+    for label in {str(label) for label in labels} - forms.keys():
+        try:
+            found[label] = parse(label)
+            if isinstance(kind, np.dtype):
+                np.array(found[label], kind if kind.kind != "U" else None)
+            else:
+                importlib.import_module("pyarrow").scalar(found[label], type=kind)
+        except (ValueError, KeyError, OverflowError):  # pyarrow's errors are among them
+            raise ValueError(
+                f"{where} is of type {kind}, which can't hold the new label {label!r}; choose another label"
+            ) from None
+    return [found[str(label)] for label in labels]
 
 
 # folders of images
 
 
-def _apply_images(
-    path: Path, decisions: Mapping[str, Decision], review: Path, out: Path, options: SourceOptions, way: str
-) -> Applied:
+def _open_images(path: Path, way: str) -> _Opened:
     listing = list_images(path)
-    plan = make_plan(listing.paths, listing.labels, decisions, review, path)
-    known = set(listing.labels)
-    for label in sorted({label for label in plan.labels if label is not None} - known):
-        _check_folder_name(label, review)
-    targets = _targets(listing.paths, listing.labels, plan.labels)
-    place, links = _placer(way), Counter[str]()
-    with _built_aside(out) as folder:
-        for name, target in zip(listing.paths, targets, strict=True):
-            if target is not None:
+
+    def write(folder: Path, new: Labels) -> str:
+        for added in sorted({label for label in new if label is not None} - set(listing.labels)):
+            _check_folder_name(added)
+        targets = _targets(listing.paths, listing.labels, new)
+        links: Counter[str] = Counter()
+        rows = []
+        for name, given, label, target in zip(listing.paths, listing.labels, new, targets, strict=True):
+            if target is not None and label is not None:
                 (folder / target).parent.mkdir(exist_ok=True)
-                links[place(Path(os.path.realpath(path / name)), folder / target)] += 1
-        write_rows(
-            folder / "labels.csv",
-            ("path", "label", "original", "given_label"),
-            (
-                (escape(target), escape(new), escape(name), escape(given))
-                for name, given, new, target in zip(listing.paths, listing.labels, plan.labels, targets, strict=True)
-                if target is not None and new is not None
-            ),
-        )
-    how = ", ".join(f"{count:,} {what}" for what, count in links.items())
-    return plan.applied(f"{out} ({how}) and its labels.csv", listing.notes)
+                links[_place(way, Path(os.path.realpath(path / name)), folder / target)] += 1
+                rows.append([escape(cell) for cell in (target, label, name, given)])
+        write_rows(folder / "labels.csv", ("path", "label", "original", "given_label"), rows)
+        return f" ({', '.join(f'{count:,} {what}' for what, count in links.items())}) and its labels.csv"
+
+    return _Opened(listing.paths, listing.labels, write, listing.notes)
 
 
 def _targets(names: Sequence[str], given: Sequence[str], new: Sequence[str | None]) -> list[str | None]:
@@ -279,31 +288,23 @@ def _targets(names: Sequence[str], given: Sequence[str], new: Sequence[str | Non
     return targets
 
 
-def _placer(way: str) -> Callable[[Path, Path], str]:
-    """A function that makes a file appear at a second place, and says how it did."""
-
-    def hard(source: Path, target: Path) -> str:
-        os.link(source, target)
-        return "hard links"
-
-    def symbolic(source: Path, target: Path) -> str:
+def _place(way: str, source: Path, target: Path) -> str:
+    """Make a file appear at a second place; returns how."""
+    if way == SYMBOLIC:
         target.symlink_to(source)
         return "symbolic links"
-
-    def copy(source: Path, target: Path) -> str:
-        shutil.copy2(source, target)
-        return "copies"
-
-    def auto(source: Path, target: Path) -> str:
+    if way != COPY:
         try:
-            return hard(source, target)
+            os.link(source, target)
+            return "hard links"
         except OSError:  # on another disk, or a file system without links
-            return copy(source, target)
+            if way == HARD:
+                raise
+    shutil.copy2(source, target)
+    return "copies"
 
-    return {HARD: hard, SYMBOLIC: symbolic, COPY: copy, AUTO: auto}[way]
 
-
-def _check_folder_name(label: str, review: Path) -> None:
+def _check_folder_name(label: str) -> None:
     wrong = (
         _NO_FOLDER.search(label) is not None
         or label.startswith(".")
@@ -313,9 +314,12 @@ def _check_folder_name(label: str, review: Path) -> None:
     )
     if wrong:
         raise ValueError(
-            f"{review} has the new label {label!r}, which can't be the name of a folder; expected letters without "
+            f"the new label {label!r} can't be the name of a folder; expected letters without "
             'control characters and / \\ < > : " | ? *, no dot in front, and no dot or space at the end'
         )
+
+
+_OPENERS = {TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
 
 
 # the folder for the copy

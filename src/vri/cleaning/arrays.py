@@ -1,6 +1,5 @@
-"""Embeddings and labels in an .npz file."""
+"""Embeddings and labels in an .npz file. Nothing is unpickled."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,25 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vri.cleaning.tables import nearest
+from vri.cleaning.options import SourceOptions
+from vri.cleaning.tables import check_unique, label_texts, nearest
 from vri.data.lists import shorten
 
 Array = NDArray[Any]
 
-_INPUTS, _LABELS, _IDS, _TRUSTED = ("X", "embeddings", "features"), ("y", "labels"), ("ids",), ("trusted",)
-
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """The arrays of a file, and which of them are what.
+    """The arrays of a file by name, and the names of those that are needed.
 
-    Attributes:
-        path: the file.
-        all: names to arrays.
-        inputs: name of the embeddings; None where only the labels were asked for.
-        labels: name of the labels.
-        ids: name of the ids, or None.
-        trusted: name of the marks of trusted samples, or None.
+    `inputs` is None where only the labels were asked for, `ids` and `trusted` where there are none.
     """
 
     path: Path
@@ -36,41 +28,53 @@ class Arrays:
     ids: str | None
     trusted: str | None
 
-    @property
-    def count(self) -> int:
-        """Number of samples."""
-        return len(self.all[self.labels])
-
     def per_sample(self) -> list[str]:
-        """Names of the arrays with an entry a sample."""
-        return [name for name, array in self.all.items() if array.ndim and len(array) == self.count]
+        """Names of the arrays with one entry per sample."""
+        count = len(self.all[self.labels])
+        return [name for name, array in self.all.items() if array.ndim and len(array) == count]
+
+    def label_texts(self) -> list[str]:
+        """The labels as text."""
+        return label_texts(self.all[self.labels].tolist(), f"{self.path}: array {self.labels!r}")
+
+    def id_texts(self) -> list[str]:
+        """The ids as text, or the numbers of the rows from 0."""
+        if self.ids is None:
+            return [str(row) for row in range(len(self.all[self.labels]))]
+        ids = [str(value) for value in self.all[self.ids].tolist()]
+        check_unique(ids, f"{self.path}: array {self.ids!r}")
+        return ids
 
 
-def read_arrays(
-    path: Path,
-    *,
-    features: str | None = None,
-    label: str | None = None,
-    id: str | None = None,
-    trusted: str | None = None,
-    only_labels: bool = False,
-) -> Arrays:
-    """Read and check an .npz file; nothing in it is unpickled.
-
-    Args:
-        path: the file.
-        features: name of the array of embeddings; by default X, embeddings or features.
-        label: of the labels; by default y or labels.
-        id: of the ids; by default ids, if there are any.
-        trusted: of the marks of trusted samples; by default trusted, if there are any.
-        only_labels: the embeddings play no part.
-    """
+def read_arrays(path: Path, options: SourceOptions = SourceOptions(), only_labels: bool = False) -> Arrays:  # noqa: B008
+    """Read and check an .npz file, under the names that the options give or the usual ones."""
     found = _read(path)
-    inputs = None if only_labels else _pick(path, found, features, "--features", _INPUTS)
-    labels = _pick(path, found, label, "--label", _LABELS)
-    ids = _pick(path, found, id, "--id", _IDS) if id or "ids" in found else None
-    marks = _pick(path, found, trusted, "--trusted", _TRUSTED) if trusted or "trusted" in found else None
-    arrays = Arrays(path, found, inputs, labels, ids, marks)
+
+    def pick(chosen: str | None, option: str, *usual: str) -> str:
+        have = ", ".join(f"{name} {array.shape}" for name, array in found.items()) or "none"
+        if chosen is not None and chosen not in found:
+            raise ValueError(
+                f"{option} is {chosen!r}, and {path} has the arrays {have}; "
+                f"expected one of them: did you mean {nearest(chosen, found)!r}?"
+            )
+        name = chosen or next((name for name in usual if name in found), None)
+        if name is None:
+            raise ValueError(
+                f"{path} has the arrays {have}; expected one named {' or '.join(usual)}: name it with {option}"
+            )
+        return name
+
+    if options.features is not None and len(options.features) != 1:
+        raise ValueError(
+            f"--features is {','.join(options.features)}; expected the name of one array of {path}, the embeddings"
+        )
+    chosen = options.features[0] if options.features else None
+    inputs = None if only_labels else pick(chosen, "--features", "X", "embeddings", "features")
+    labels = pick(options.label, "--label", "y", "labels")
+    ids = pick(options.id, "--id", "ids") if options.id or "ids" in found else None
+    marks = None if options.trusted is not None and Path(options.trusted).is_file() else options.trusted
+    trusted = pick(marks, "--trusted", "trusted") if marks or "trusted" in found else None
+    arrays = Arrays(path, found, inputs, labels, ids, trusted)
     _check(arrays)
     return arrays
 
@@ -78,56 +82,32 @@ def read_arrays(
 def _read(path: Path) -> dict[str, Array]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; expected an .npz file: check the name")
-    found = {}
+    found, name = {}, ""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             for name in file.files:
-                try:
-                    found[name] = file[name]
-                except ValueError as error:
-                    if "pickle" not in str(error):
-                        raise
-                    raise _Refused(
-                        f"{path}: array {name!r} holds Python objects, which could run code when read; expected "
-                        "numbers or text: save it as one, such as labels.astype(str)"
-                    ) from None
-        no_array = [name for name, array in found.items() if not isinstance(array, np.ndarray)]
-        if no_array:
-            raise ValueError(f"{no_array[0]} is no array")
-    except (_Refused, OSError):
+                found[name] = file[name]
+                if not isinstance(found[name], np.ndarray):
+                    raise ValueError(f"{name} is no array")
+    except OSError:
         raise
     except Exception as error:  # a damaged file can raise anything, and claim more numbers than there is memory
+        if name and isinstance(error, ValueError) and "pickle" in str(error):
+            raise ValueError(
+                f"{path}: array {name!r} holds Python objects, which could run code when read; expected "
+                "numbers or text: save it as one, such as labels.astype(str)"
+            ) from None
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path} can't be read as .npz ({reason}); expected what numpy.savez writes") from None
     return found
-
-
-class _Refused(ValueError):
-    """An array that would have to be unpickled."""
-
-
-def _pick(path: Path, found: Mapping[str, Array], chosen: str | None, option: str, usual: tuple[str, ...]) -> str:
-    if chosen is not None:
-        if chosen not in found:
-            raise ValueError(
-                f"{option} is {chosen!r}, and {path} has the arrays {_listed(found)}; "
-                f"expected one of them: did you mean {nearest(chosen, found)!r}?"
-            )
-        return chosen
-    name = next((name for name in usual if name in found), None)
-    if name is None:
-        raise ValueError(
-            f"{path} has the arrays {_listed(found)}; expected one named {' or '.join(usual)}: name it with {option}"
-        )
-    return name
 
 
 def _check(arrays: Arrays) -> None:
     y, path = arrays.all[arrays.labels], arrays.path
     if y.ndim != 1 or y.dtype.kind not in "biufU":
         raise ValueError(
-            f"{path}: {arrays.labels} has shape {y.shape} and type {y.dtype}; expected one class a sample, shape (n,), "
-            "as numbers or text"
+            f"{path}: {arrays.labels} has shape {y.shape} and type {y.dtype}; expected one class per sample, "
+            "shape (n,), as numbers or text"
         )
     if arrays.inputs is not None:
         _check_inputs(path, arrays.inputs, arrays.all[arrays.inputs], arrays.labels, len(y))
@@ -135,25 +115,20 @@ def _check(arrays: Arrays) -> None:
         raise ValueError(f"{path} has no rows; expected at least two, with labels that differ")
     for name in (arrays.ids, arrays.trusted):
         if name is not None and arrays.all[name].shape != y.shape:
-            raise ValueError(f"{path}: {name} has shape {arrays.all[name].shape}; expected {y.shape}, one a sample")
+            raise ValueError(f"{path}: {name} has shape {arrays.all[name].shape}; expected {y.shape}, one per sample")
 
 
 def _check_inputs(path: Path, name: str, X: Array, labels: str, count: int) -> None:
     if X.ndim != 2 or X.dtype.kind not in "biuf" or X.shape[1] == 0:
         raise ValueError(
             f"{path}: {name} has shape {X.shape} and type {X.dtype}; expected numbers of shape (n, d), "
-            "a row a sample: reshape it"
+            "one row per sample: reshape it"
         )
     if len(X) != count:
-        raise ValueError(f"{path}: {name} has {len(X):,} rows and {labels} {count:,}; expected one label a row")
-    if X.dtype.kind == "f":
-        bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
-        if len(bad):
-            raise ValueError(
-                f"{path}: {name} has NaN or Inf in {len(bad):,} rows: {shorten(map(str, bad))} (from 0); "
-                "expected finite numbers: correct or remove them"
-            )
-
-
-def _listed(found: Mapping[str, Array]) -> str:
-    return ", ".join(f"{name} {array.shape}" for name, array in found.items()) or "none"
+        raise ValueError(f"{path}: {name} has {len(X):,} rows and {labels} {count:,}; expected one label per row")
+    bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
+    if len(bad):
+        raise ValueError(
+            f"{path}: {name} has NaN or Inf in {len(bad):,} rows: {shorten(map(str, bad))} (from 0); "
+            "expected finite numbers: correct or remove them"
+        )

@@ -123,7 +123,6 @@ class Backbone:
 def embeddings(
     listing: Listing,
     cache: Path,
-    *,
     backbone: str,
     weights: Path,
     image_size: int,

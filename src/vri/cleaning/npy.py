@@ -1,38 +1,34 @@
-"""Arrays in .npy files of any length, read a few rows at a time; nothing is unpickled."""
+"""Embeddings, labels, ids and trusted marks in .npy files of any length, read some rows at a time.
 
+Nothing is unpickled. Rows are read, not mapped: pages of a mapping count as memory of the process, and a file that
+gets shorter while it is mapped kills it.
+"""
+
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from vri.cleaning.options import MOST_CLASSES, SourceOptions, check_classes, sort_labels
+from vri.cleaning.tables import label_texts
 from vri.data.lists import shorten
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
-_TOGETHER = 2**16  # bytes: to read less at once is no faster on any disk
-_CHUNK = 2**24  # bytes in a chunk of `Npy.chunks`
+_WINDOW = 2**16  # bytes: reading less at once is not faster on any disk
+_CHUNK = 2**24  # bytes of labels that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
-class Npy:
-    """Where the numbers of an .npy file are.
-
-    They are read, not mapped: pages of a map count as memory of the process, and a file that is cut while it is read
-    would end it without a word.
-
-    Attributes:
-        path: the file.
-        dtype: type of an entry.
-        shape: of the array.
-        offset: bytes before the first entry.
-    """
+class NpyFile:
+    """An array in a file: where its numbers start, and what they are."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -41,124 +37,189 @@ class Npy:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Read the head of a file, and check that the rest is there."""
+        """Check that the file is whole, without reading its numbers."""
         if not path.is_file():
             raise FileNotFoundError(f"{path} is not there; expected an .npy file: check the name")
-        with path.open("rb") as file:
-            shape, by_column, dtype = _head(path, file)
-            offset = file.tell()
-        if dtype.hasobject:
+        try:
+            array = np.lib.format.open_memmap(path, mode="r")
+        except OSError:
+            raise
+        except Exception as error:  # a damaged file can raise anything
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise ValueError(
-                f"{path} holds Python objects, which could run code when read; expected numbers or text: "
-                "save it as one, such as labels.astype(str)"
-            )
-        if by_column:
+                f"{path} can't be read ({reason}); expected a whole .npy file of numbers or text: "
+                "write it again with numpy.save"
+            ) from None
+        if not array.flags.c_contiguous:
             raise ValueError(
                 f"{path} is written column by column; expected row by row: save numpy.ascontiguousarray(array)"
             )
-        found = cls(path, dtype, shape, offset)
-        there, expected = path.stat().st_size - offset, found.row_bytes * found.rows
-        if there < expected:
-            raise ValueError(
-                f"{path} is cut short: it has {there:,} of {expected:,} bytes of its {found.rows:,} rows; "
-                "write or copy it again"
-            )
-        return found
+        return cls(path, array.dtype, array.shape, array.offset)
 
-    @property
-    def rows(self) -> int:
-        """How many there are."""
+    def __len__(self) -> int:
         return self.shape[0] if self.shape else 0
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """Size of a row in the file."""
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
     def read(self, start: int, stop: int) -> Array:
         """Rows from `start` to before `stop`."""
-        with self.path.open("rb") as file:
-            return self._read(file, start, stop)
-
-    def take(self, rows: Indices) -> Array:
-        """The rows with these numbers, which ascend; those near each other are read at once."""
-        found = np.empty((len(rows), *self.shape[1:]), self.dtype.newbyteorder("="))
-        window = rows // max(1, _TOGETHER // self.row_bytes)
-        edges = [*np.flatnonzero(np.diff(window, prepend=-1)).tolist(), len(rows)]
-        with self.path.open("rb") as file:
-            for a, b in pairwise(edges):
-                found[a:b] = self._read(file, int(rows[a]), int(rows[b - 1]) + 1)[rows[a:b] - rows[a]]
-        return found
-
-    def chunks(self) -> Iterator[tuple[int, Array]]:
-        """All rows, some at a time, with the number of the first."""
-        size = max(1, _CHUNK // self.row_bytes)
-        for start in range(0, self.rows, size):
-            yield start, self.read(start, min(start + size, self.rows))
-
-    def _read(self, file: BinaryIO, start: int, stop: int) -> Array:
-        file.seek(self.offset + start * self.row_bytes)
-        data = np.empty((stop - start) * self.row_bytes, np.uint8)
-        if file.readinto(data) < len(data):  # type: ignore[attr-defined]
-            raise ValueError(f"{self.path} was cut short while it was read; write or copy it again")
+        data = np.fromfile(
+            self.path, np.uint8, (stop - start) * self.row_bytes, offset=self.offset + start * self.row_bytes
+        )
+        if len(data) < (stop - start) * self.row_bytes:
+            raise ValueError(f"{self.path} got shorter while it was read; write it again")
         found = data.view(self.dtype).reshape(stop - start, *self.shape[1:])
         return found.astype(self.dtype.newbyteorder("="), copy=False)
 
-
-def open_embeddings(path: Path) -> Npy:
-    """A file of numbers, shape (n, d)."""
-    found = Npy.open(path)
-    if len(found.shape) != 2 or found.dtype.kind not in "biuf" or 0 in found.shape[1:]:
-        raise ValueError(
-            f"{path} has shape {found.shape} and type {found.dtype}; expected numbers of shape (n, d), "
-            "a row a sample: reshape it"
-        )
-    if not found.rows:
-        raise ValueError(f"{path} has no rows; expected at least two, with labels that differ")
-    return found
+    def take(self, rows: Indices) -> Array:
+        """The rows with these numbers, which ascend; neighbours are read together."""
+        window = rows // max(1, _WINDOW // self.row_bytes)
+        parts = np.split(rows, np.flatnonzero(np.diff(window)) + 1) if len(rows) else []
+        found = [self.read(part[0], part[-1] + 1)[part - part[0]] for part in parts]
+        return np.concatenate(found) if found else self.read(0, 0)
 
 
-def open_column(path: Path, option: str, kinds: str, expected: str, rows: int) -> Npy:
-    """A file with an entry a sample.
+@dataclass(frozen=True, eq=False)
+class NpySource:
+    """The files of one data set, checked.
 
-    Args:
-        path: the file.
-        option: it was named with.
-        kinds: of entries that will do, as numpy's letters.
-        expected: the same for people.
-        rows: samples there are.
+    Attributes:
+        embeddings: (n, d) numbers.
+        labels: (n,) whole numbers or text.
+        trusted: (n,) booleans, or None.
+        ids: (n,) whole numbers or text, or None.
+        classes: the different labels as text, in order.
+        counts: samples of each class.
+        trusted_count: samples that are trusted.
+        notes: what the user should know.
     """
-    if path.suffix.lower() != ".npy":
-        raise ValueError(f"{option} is {str(path)!r}; expected an .npy file with an entry a row: save it as one")
-    found = Npy.open(path)
-    if len(found.shape) != 1 or found.dtype.kind not in kinds or not found.dtype.itemsize:
-        raise ValueError(f"{path} has shape {found.shape} and type {found.dtype}; expected {expected}, shape (n,)")
-    if found.rows != rows:
-        raise ValueError(f"{path} has {found.rows:,} entries and the embeddings {rows:,} rows; expected one a row")
-    return found
+
+    embeddings: NpyFile
+    labels: NpyFile
+    trusted: NpyFile | None
+    ids: NpyFile | None
+    classes: list[str]
+    counts: Indices
+    trusted_count: int
+    notes: list[str]
+    _values: Array  # the different labels as the file has them, ascending
+    _place: Indices  # of each of them in `classes`
+
+    @property
+    def rows(self) -> int:
+        """Number of samples."""
+        return len(self.embeddings)
+
+    @property
+    def names(self) -> Array:
+        """The classes as they are written: numbers where the labels are numbers, else text."""
+        if self._values.dtype.kind not in "iu":
+            return np.array(self.classes)
+        found = np.empty(len(self.classes), self._values.dtype)
+        found[self._place] = self._values
+        return found
+
+    def encode(self, labels: Array) -> Indices:
+        """Labels as the file has them to their places in `classes`."""
+        found: Indices = self._place[np.searchsorted(self._values, labels)]
+        return found
+
+    def label_texts(self) -> list[str]:
+        """All labels."""
+        return [self.classes[place] for place in self.encode(self.labels.read(0, self.rows)).tolist()]
+
+    def id_texts(self) -> list[str]:
+        """All ids, or the numbers of the rows from 0."""
+        return [str(name) for name in (range(self.rows) if self.ids is None else self.ids.read(0, self.rows).tolist())]
+
+    def marks(self, start: int, stop: int) -> Mask:
+        """Which of these rows are trusted."""
+        return np.zeros(stop - start, bool) if self.trusted is None else self.trusted.read(start, stop)
+
+    def floats(self, embeddings: Array, rows: Indices) -> Floats:
+        """Embeddings in single precision; all must be finite. `rows` are their numbers, for the error."""
+        with np.errstate(over="ignore"):
+            found = embeddings.astype(np.float32, copy=False)
+        bad = rows[~np.isfinite(found).all(axis=1)]
+        if len(bad):
+            raise ValueError(
+                f"{self.embeddings.path} has NaN, Inf or a number too large for single precision in row "
+                f"{shorten(map(str, bad))} (from 0); expected finite numbers: correct or remove them"
+            )
+        return found
 
 
-def as_floats(path: Path, embeddings: Array, rows: Indices) -> Floats:
-    """Embeddings in single precision; all must be finite. `rows` are their numbers, for the error."""
-    with np.errstate(over="ignore"):
-        found = embeddings.astype(np.float32, copy=False)
-    bad = rows[~np.isfinite(found).all(axis=1)]
-    if len(bad):
+def open_npy(path: Path, options: SourceOptions) -> NpySource:
+    """Open the files and count the labels; every mistake except in a number of an embedding is found now."""
+    if options.label is None:
+        raise ValueError(f"--label is missing; {path} has the embeddings only: name the .npy file of their labels")
+    embeddings = NpyFile.open(path)
+    if len(embeddings.shape) != 2 or embeddings.dtype.kind not in "biuf" or 0 in embeddings.shape[1:]:
         raise ValueError(
-            f"{path} has NaN, Inf or a number too large for single precision in row {shorten(map(str, bad))} (from 0); "
-            "expected finite numbers: correct or remove them"
+            f"{path} has shape {embeddings.shape} and type {embeddings.dtype}; expected numbers of shape (n, d), "
+            "one row per sample: reshape it"
         )
+    rows = len(embeddings)
+    if not rows:
+        raise ValueError(f"{path} has no rows; expected at least two, with labels that differ")
+    labels = _column(options.label, "--label", "biuU", "one class per sample, as whole numbers or text", rows)
+    trusted, ids, trusted_count = None, None, 0
+    if options.trusted is not None:
+        trusted = _column(options.trusted, "--trusted", "b", "true or false for each sample, type bool", rows)
+        trusted_count = sum(int(marks.sum()) for _, marks in chunks(trusted))
+        if not trusted_count:
+            raise ValueError("--trusted marks no sample; expected at least one: mark some, or leave it out")
+    if options.id is not None:
+        ids = _column(options.id, "--id", "iuU", "one id per sample, as whole numbers or text", rows)
+    found = _count_labels(labels)
+    values = np.array(sorted(found), labels.dtype.newbyteorder("="))
+    texts = label_texts(values.tolist(), str(labels.path))
+    counts: Counter[str] = Counter()
+    for text, value in zip(texts, values.tolist(), strict=True):
+        counts[text] += found[value]
+    notes = check_classes(labels.path, counts)
+    classes = sort_labels(counts)
+    place = np.array([classes.index(text) for text in texts])
+    numbers = np.array([counts[name] for name in classes])
+    return NpySource(embeddings, labels, trusted, ids, classes, numbers, trusted_count, notes, values, place)
+
+
+def chunks(column: NpyFile) -> Iterator[tuple[int, Array]]:
+    """All rows, some at a time, with the number of the first."""
+    size = max(1, _CHUNK // column.row_bytes)
+    for start in range(0, len(column), size):
+        yield start, column.read(start, min(start + size, len(column)))
+
+
+def _column(name: str, option: str, kinds: str, expected: str, rows: int) -> NpyFile:
+    """A file with one entry per sample; `kinds` are numpy's letters for the types that will do."""
+    if Path(name).suffix.lower() != ".npy":
+        raise ValueError(f"{option} is {name!r}; expected an .npy file with one entry per row: save it as one")
+    found = NpyFile.open(Path(name))
+    if len(found.shape) != 1 or found.dtype.kind not in kinds or not found.dtype.itemsize:
+        raise ValueError(f"{name} has shape {found.shape} and type {found.dtype}; expected {expected}, shape (n,)")
+    if len(found) != rows:
+        raise ValueError(f"{name} has {len(found):,} entries and the embeddings {rows:,} rows; expected one per row")
     return found
 
 
-def _head(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    try:
-        version = npy.read_magic(file)
-        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
-        shape, by_column, dtype = read(file)
-    except OSError:
-        raise
-    except Exception as error:  # a damaged file can raise anything
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{path} can't be read as .npy ({reason}); expected what numpy.save writes") from None
-    return shape, by_column, dtype
+def _count_labels(labels: NpyFile) -> Counter[Any]:
+    counts: Counter[Any] = Counter()
+    for start, chunk in chunks(labels):
+        values, first, numbers = np.unique(chunk, return_index=True, return_counts=True)
+        for value, row, number in zip(values.tolist(), first.tolist(), numbers.tolist(), strict=True):
+            if isinstance(value, str) and not value.strip():
+                raise ValueError(
+                    f"{labels.path} has no label in row {start + row} (from 0); expected one in each: fill it in or "
+                    "remove the row"
+                )
+            counts[value] += number
+        if len(counts) > MOST_CLASSES:
+            raise ValueError(
+                f"{labels.path} has more than {MOST_CLASSES:,} different labels; expected fewer classes: "
+                "is it the file of the labels?"
+            )
+    return counts

@@ -22,45 +22,6 @@ class Decision:
     new_label: str | None
 
 
-@dataclass(frozen=True)
-class Applied:
-    """What became of the samples.
-
-    Attributes:
-        kept: decided to be right.
-        changed: given another label.
-        dropped: left out.
-        untouched: not decided about.
-        written: what was made, for people.
-        notes: what else is to be told.
-    """
-
-    kept: int
-    changed: int
-    dropped: int
-    untouched: int
-    written: str
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What becomes of each sample: its new label, or None to drop it; and how many of what there are."""
-
-    labels: list[str | None]
-    counts: Counter[str]
-
-    @property
-    def kept_rows(self) -> list[int]:
-        """Those that are not dropped."""
-        return [row for row, label in enumerate(self.labels) if label is not None]
-
-    def applied(self, written: str, notes: Sequence[str] = ()) -> Applied:
-        """The same as a report."""
-        n = self.counts
-        return Applied(n["kept"], n["changed"], n["dropped"], n["untouched"], written, tuple(notes))
-
-
 def read_review(path: Path) -> dict[str, Decision]:
     """The decisions in a review.csv, by id."""
     if not path.is_file():
@@ -92,8 +53,12 @@ def read_review(path: Path) -> dict[str, Decision]:
 
 def make_plan(
     ids: Sequence[str], labels: Sequence[str], decisions: Mapping[str, Decision], review: Path, path: Path
-) -> Plan:
-    """Check that the decisions are about these samples, and carry them out on the labels."""
+) -> tuple[list[str | None], Counter[str]]:
+    """Check that the decisions are about these samples, and carry them out on the labels.
+
+    Returns:
+        The new label of each sample, None to drop it; and how many are kept, changed, dropped and untouched.
+    """
     given = dict(zip(ids, labels, strict=True))
     unknown = [name for name in decisions if name not in given]
     if unknown:
@@ -116,12 +81,9 @@ def make_plan(
     for name, label in given.items():
         decision = decisions.get(name)
         new.append(label if decision is None else decision.new_label)
-        counts["untouched" if decision is None else _outcome(label, new[-1])] += 1
-    return Plan(new, counts)
-
-
-def _outcome(given: str, new: str | None) -> str:
-    return "dropped" if new is None else "kept" if new == given else "changed"
+        outcomes = {None: "dropped", label: "kept"}
+        counts["untouched" if decision is None else outcomes.get(new[-1], "changed")] += 1
+    return new, counts
 
 
 def _read_decision(where: str, cells: Sequence[str]) -> tuple[str, Decision]:

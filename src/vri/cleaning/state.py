@@ -1,11 +1,11 @@
-"""What a run of `vri clean` keeps in DIR/state, so that the same command goes on where it was."""
+"""What `vri clean` keeps in DIR/state, so that the same command goes on where it was stopped."""
 
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,23 @@ from numpy.typing import NDArray
 from vri.files import atomic_write
 
 STATE = "state"
-OUTPUTS = ("label_issues.csv", "corrected.csv", "classifier.safetensors", "summary.json", "report.html")
-FOLDERS = ("label_issues", "corrected")  # what a stream has in place of the first two
+ISSUES, CORRECTED, CLASSIFIER, SUMMARY, REPORT = OUTPUTS = (
+    "label_issues.csv",  # where an .npy file is streamed, the first two are folders without .csv
+    "corrected.csv",
+    "classifier.safetensors",
+    "summary.json",
+    "report.html",
+)
+FINDINGS = "findings.npz"
 
-_SETTINGS, _FINDINGS = "settings.json", "findings.npz"
+_SETTINGS = "settings.json"
 
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What training found out about the labels; arrays have an entry a sample, in the order of the source.
+    """What training found out about the labels; arrays have one entry per sample, in the order of the source.
 
     Attributes:
         classes: the labels in order.
@@ -31,15 +37,14 @@ class Findings:
         suggested: place in `classes` of the label that it should have if the given one is wrong.
         confidence: probability of that label.
         quality: probability that the given label is right; NaN where it is not judged.
-        issue: whether it is taken for wrong.
+        issue: whether it is considered wrong.
         outlier: from 0 to 1, high for samples that belong to no class.
         transition_matrix: (c, c) rows true class, columns given label.
         noise_rate: estimated share of wrong labels.
         noise_interval: low and high end of it.
         threshold: quality below which a label is an issue.
-        accuracy_before: of plain training on the given labels, or None.
-        accuracy_after: of vri, or None.
-        accuracy_on: what they were measured on.
+        accuracy: of the classifier, or None.
+        measured_on: which labels the accuracy is about.
         seconds: that training took.
     """
 
@@ -54,24 +59,14 @@ class Findings:
     noise_rate: float
     noise_interval: tuple[float, float]
     threshold: float
-    accuracy_before: float | None
-    accuracy_after: float | None
-    accuracy_on: str
+    accuracy: float | None
+    measured_on: str
     seconds: float
-
-    def save(self, out: Path) -> None:
-        """Keep them in the state of a run."""
-        save_found(out / STATE / _FINDINGS, self)
-
-    @classmethod
-    def load(cls, out: Path) -> Self | None:
-        """Those of a run that was trained to the end, or None."""
-        return load_found(out / STATE / _FINDINGS, cls)
 
 
 def save_found(path: Path, found: Any) -> None:
     """Write a dataclass of arrays and of what JSON can hold."""
-    values = asdict(found)
+    values = {field.name: getattr(found, field.name) for field in fields(found)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     rest = json.dumps({name: value for name, value in values.items() if name not in arrays})
     with atomic_write(path) as file:
@@ -90,7 +85,7 @@ def load_found(path: Path, kind: type[Found]) -> Found | None:
     except OSError:
         raise
     except Exception:  # a damaged file can raise anything
-        raise ValueError(f"{path} is damaged; pass --fresh to start anew, or another --out") from None
+        raise ValueError(f"{path} is damaged; pass --fresh to start again, or another --out") from None
 
 
 def check_out(out: Path, source: Path) -> None:
@@ -102,18 +97,19 @@ def check_out(out: Path, source: Path) -> None:
     parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise PermissionError(f"--out is {out}, and nothing can be written in {parent}; give another folder")
-    if out.is_dir() and not (out / STATE / _SETTINGS).exists() and _has_files(out):
+    foreign = any(path.is_file() and path.suffix != ".tmp" for path in out.rglob("*"))  # .tmp: left by a killed start
+    if foreign and not (out / STATE / _SETTINGS).exists():
         raise ValueError(
             f"--out is {out}, which has other files in it; expected a new or empty folder: give another name"
         )
 
 
 def begin(out: Path, settings: dict[str, Any], fresh: bool) -> bool:
-    """Make the folder ready for a run with these settings.
+    """Make the folder ready for these settings.
 
     Returns:
-        Whether a run with the same settings was begun there before: then it goes on. One with other settings is
-        refused, or with `fresh` removed.
+        Whether work with the same settings was begun there before: then it goes on. With other settings it is
+        refused, or removed with `fresh`.
     """
     path = out / STATE / _SETTINGS
     if fresh and path.exists():
@@ -126,17 +122,16 @@ def begin(out: Path, settings: dict[str, Any], fresh: bool) -> bool:
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        raise ValueError(f"{path} is damaged; pass --fresh to start anew, or another --out") from None
-    names = [*settings, *(name for name in before if name not in settings)]
+        raise ValueError(f"{path} is damaged; pass --fresh to start again, or another --out") from None
     different = [
         f"{name} was {before.get(name)!r} and is {settings.get(name)!r}"
-        for name in names
+        for name in settings | before
         if before.get(name) != settings.get(name)
     ]
     if different:
         raise ValueError(
             f"{out} holds a run with other settings: {'; '.join(different)}; "
-            "use the same to go on, give another --out, or pass --fresh to start anew"
+            "use the same to go on, give another --out, or pass --fresh to start again"
         )
     return True
 
@@ -145,16 +140,11 @@ def _remove(out: Path) -> None:
     """Delete a run: its settings last, so that the folder is known as ours until all is gone."""
     for name in OUTPUTS:
         (out / name).unlink(missing_ok=True)
-    for name in FOLDERS:
-        shutil.rmtree(out / name, ignore_errors=True)
+    for name in (ISSUES, CORRECTED):
+        shutil.rmtree(out / Path(name).stem, ignore_errors=True)
     for path in (out / STATE).iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         elif path.name != _SETTINGS:
             path.unlink()
     (out / STATE / _SETTINGS).unlink()
-
-
-def _has_files(folder: Path) -> bool:
-    """Whether anything is there but what a write of ours that was killed left."""
-    return any(path.is_file() and path.suffix != ".tmp" for path in folder.rglob("*"))

@@ -1,188 +1,122 @@
-"""`vri clean` on an .npy file of any size: learn from a sample of its rows, judge all of them part by part."""
+"""`vri clean` on an .npy file that does not fit in memory: learn from a sample of its rows, judge all in parts."""
 
-import json
+import importlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from tqdm import tqdm
 
-import vri
 from vri import quality
-from vri.cleaning.drawing import draw
-from vri.cleaning.npy import Npy
-from vri.cleaning.parts import Parts, Totals
-from vri.cleaning.pipeline import CleanOptions, accuracies, hold_out, usable_device, versions
-from vri.cleaning.report import Summary, Suspect, write_report
-from vri.cleaning.sources import SourceOptions, file_hash
-from vri.cleaning.state import OUTPUTS, STATE, begin, check_out, load_found, save_found
-from vri.cleaning.stream_judge import Judge, Learned, Probabilities
-from vri.cleaning.stream_source import Stream, blocks, open_stream
+from vri.cleaning.npy import Array, Floats, Indices, NpySource, chunks
+from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
+from vri.cleaning.sources import file_hash, first_numbers
+from vri.cleaning.state import CLASSIFIER, CORRECTED, ISSUES, STATE, begin, load_found, save_found
 from vri.cleaning.tables import parquet_library
+from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy
 from vri.core.randomness import derive_seed
 from vri.estimator import VRIClassifier
 from vri.files import atomic_write
 
-MOST_SAMPLED = 200_000
-_BUDGET = 1.4e9  # bytes that training may take: about eight copies of the sample and of its probabilities
-_PART = 2**26  # bytes of embeddings in a part
-_MOST_ROWS = 250_000  # in a part
-_SHOWN_NUMBERS = 8  # of an embedding
-_SECONDS = 10  # between two lines of progress
-
-_, _, _CLASSIFIER, _SUMMARY, _REPORT = OUTPUTS
+_IN_MEMORY = (200_000, 2**30)  # rows, and bytes in single precision, up to which a file is not streamed
+_TRAINING = 1.4e9  # bytes that training on a sample may take: about eight copies of it and of its probabilities
+_PART = 2**25  # bytes of each array with the rows of a part
 _LEARNED = "learned.npz"
 
+Numbers = NDArray[np.float64]
 
-def clean_stream(
-    path: Path,
-    out: Path,
-    source_options: SourceOptions,
-    options: CleanOptions,
-    *,
-    sample: int | None = None,
-    fresh: bool = False,
-    progress: bool = True,
-    command: str = "",
-) -> Summary:
-    """Find the wrong labels of embeddings that need not fit in memory, and write all there is to know to `out`.
 
-    The same call goes on where an earlier one was stopped: with the epoch of the training, or the part of the results,
-    that it had not finished.
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What the samples say about the labels of all rows; the first four are those of `quality.Calibration`."""
 
-    Args:
-        path: .npy file of embeddings, (n, d); it is only read.
-        out: folder for the results.
-        source_options: `label`, `id` and `trusted` are the names of .npy files with an entry a row.
-        options: how to look for wrong labels.
-        sample: rows to learn from; by default as many as some hundred megabytes hold.
-        fresh: remove an earlier run in `out` first.
-        progress: tell on stderr what is going on.
-        command: shown on the page.
-    """
-    device = usable_device(options)
-    _check(path, source_options, options, sample)
-    check_out(out, path)
-    parquet_library(out)  # before hours of work, not after
+    transitions: Numbers
+    lifts: Numbers
+    scores: Numbers
+    qualities: Numbers
+    threshold: float
+    noise_interval: tuple[float, float]
+    accuracy: float | None
+    measured_on: str
+    learned_from: int
+    calibrated_on: int
+    seconds: float
 
-    def tell(line: str) -> None:
-        if progress:
-            print(line, file=sys.stderr)
 
-    tell(f"reading the labels of {path}")
-    stream = open_stream(path, source_options)
-    for note in stream.notes:
-        tell(f"  {note}")
-    tell(f"  {stream.rows:,} samples, {len(stream.classes):,} labels, {stream.trusted_count:,} trusted")
-    number = sample or sample_size(stream.embeddings.shape[1], len(stream.classes))
-    parts = Parts(out, stream.rows, _rows_a_part(stream.embeddings))
-    settings = _settings(stream, source_options, options, number, parts)
-    again = begin(out, settings, fresh)
-    learned = load_found(out / STATE / _LEARNED, Learned) if (out / _CLASSIFIER).exists() else None
+def sample_size(source: NpySource) -> int:
+    """How many rows to learn from: all where they easily fit in memory, else as many as training can hold."""
+    rows, width = source.embeddings.shape
+    if rows <= _IN_MEMORY[0] and 4 * rows * width <= _IN_MEMORY[1]:
+        return rows
+    return int(min(_IN_MEMORY[0], _TRAINING // (8 * (4 * width + 8 * len(source.classes)))))
+
+
+def clean_stream(work: Work, source: NpySource, sample: int, fresh: bool) -> Summary:
+    """Find the wrong labels; the same call goes on with the epoch, or the part of the results, it was stopped at."""
+    parquet_library(work.out)  # before hours of work, not after
+    if work.options.cross_fit:
+        raise ValueError(
+            f"--cross-fit needs all rows in memory, and {source.embeddings.path} is learned from in a sample of "
+            f"{sample:,} of {source.rows:,} rows; leave it out"
+        )
+    work.tell_about(source.rows, len(source.classes), source.trusted_count, source.notes)
+    width, classes = source.embeddings.shape[1], len(source.classes)
+    size = max(1, _PART // max(4 * width, 16 * classes, 1024))
+    settings = _settings(work, source, sample, size)
+    again = begin(work.out, settings, fresh)
+    learned = load_found(work.out / STATE / _LEARNED, Learned) if (work.out / CLASSIFIER).exists() else None
     if learned is None:
-        tell(f"going on with the run in {out}" if again else f"beginning a run in {out}")
-        learned = _learn(stream, out, options, number, device, progress, tell)
-        save_found(out / STATE / _LEARNED, learned)
-    tell("judging all rows")
-    judge = Judge.load(stream, learned, out / _CLASSIFIER, device, options.confidence)
-    for part in _watched(parts, progress):
-        parts.write(part, judge.rows(part.start, part.stop))
-    tell("writing the results")
-    return _write(stream, learned, parts, out, options, settings, command)
+        work.tell(f"{'going on with the' if again else 'starting a'} run in {work.out}")
+        learned = _learn(work, source, sample)
+        save_found(work.out / STATE / _LEARNED, learned)
+    accuracy = Accuracy(None, learned.accuracy, learned.measured_on)
+    if work.options.compare:
+        accuracy = work.compare(lambda: _take(source, _draw(source, sample, work.options.seed)))
+    work.tell("judging all rows")
+    parts = [range(start, min(start + size, source.rows)) for start in range(0, source.rows, size)]
+    _judge(work, source, learned, parts)
+    work.tell("writing the results")
+    return _write(work, source, learned, accuracy, parts, settings)
 
 
-# settings
-
-
-def _check(path: Path, source: SourceOptions, options: CleanOptions, sample: int | None) -> None:
-    no_part = ("features", "text", "encoding", "backbone", "image_size", "weights")
-    wrong = [f"--{name.replace('_', '-')}" for name in no_part if getattr(source, name) is not None]
-    if options.cross_fit:
-        wrong.append("--cross-fit")
-    if wrong:
-        raise ValueError(f"{', '.join(wrong)} can't be used with an .npy file; leave it out")
-    if source.label is None:
-        raise ValueError(f"--label is missing; {path} holds embeddings alone: name the .npy file of their labels")
-    if sample is not None and sample < 2:
-        raise ValueError(f"--sample is {sample}; expected 2 or more rows to learn from")
-
-
-def sample_size(width: int, classes: int) -> int:
-    """Rows that training can hold in memory, at most 200,000."""
-    return int(min(MOST_SAMPLED, _BUDGET // (8 * (4 * width + 8 * classes))))
-
-
-def _rows_a_part(embeddings: Npy) -> int:
-    return max(1, min(_PART // embeddings.row_bytes, _MOST_ROWS))
-
-
-def _settings(
-    stream: Stream, source: SourceOptions, options: CleanOptions, sample: int, parts: Parts
-) -> dict[str, Any]:
-    """All that the results depend on. Embeddings are known by their size and date: to read them takes too long."""
-    changed = datetime.fromtimestamp(stream.embeddings.path.stat().st_mtime, UTC).isoformat()
-    columns = {"label": stream.labels, "trusted": stream.trusted, "id": stream.ids}
+def _settings(work: Work, source: NpySource, sample: int, size: int) -> dict[str, Any]:
+    """All that the results depend on. Embeddings are known by size and date: reading them takes too long."""
+    written = datetime.fromtimestamp(source.embeddings.path.stat().st_mtime, UTC).isoformat()
+    columns = {"label": source.labels, "trusted": source.trusted, "id": source.ids}
     return {
-        "embeddings": f"{stream.embeddings.shape} {stream.embeddings.dtype}, written {changed}",
+        "embeddings": f"{source.embeddings.shape} {source.embeddings.dtype}, written {written}",
         **{f"content of --{name}": None if file is None else file_hash(file.path) for name, file in columns.items()},
         "sample": sample,
-        "rows a part": parts.size,
-        "confidence": options.confidence,
-        "epochs": options.epochs,
-        "seed": source.seed,
+        "rows per part": size,
+        **{name: getattr(work.options, name) for name in ("confidence", "epochs", "seed")},
     }
 
 
 # learning
 
 
-def _learn(
-    stream: Stream,
-    out: Path,
-    options: CleanOptions,
-    number: int,
-    device: torch.device,
-    progress: bool,
-    tell: Callable[[str], None],
-) -> Learned:
-    start = time.perf_counter()
-    groups = len(stream.classes) * (1 if stream.trusted is None else 2)
-    rows = draw(stream.groups(), stream.rows, number, groups, derive_seed(options.seed, 0))
-    tell(f"learning from {len(rows):,} of {stream.rows:,} samples")
-    X = stream.floats(rows)
-    given = np.array(stream.classes)[stream.encode(stream.labels.take(rows))]
-    trusted = None if stream.trusted is None else stream.trusted.take(rows)
-
-    def classifier(method: str, folder: str) -> VRIClassifier:
-        return VRIClassifier(
-            method=method,
-            epochs=options.epochs,
-            random_state=options.seed,
-            device=str(device),
-            verbose=int(progress),
-            checkpoint_dir=out / STATE / folder,
-        )
-
-    classifier("vri", "vri").fit(X, given, trusted=trusted).save(out / _CLASSIFIER)
-    held = hold_out(given, options.seed)
-    tell("training once more without a fifth of the sample, to measure accuracy on it")
-    rest, ours = X[~held], X[held]
-    del X  # it may be a quarter of the memory
-    known = None if trusted is None else trusted[~held]
-    predicted = classifier("vri", "held-out").fit(rest, given[~held], trusted=known).predict(ours)
-    tell("training plainly on the given labels, to compare")
-    plain = classifier("cross-entropy", "plain").fit(rest, given[~held]).predict(ours)
-    del rest, ours
-    before, after, accuracy_on = accuracies(plain, predicted, given[held], None if trusted is None else trusted[held])
-
-    tell("calibrating")
-    probabilities, labels = _calibration_sample(stream, out / _CLASSIFIER, number, device, options.seed)
+def _learn(work: Work, source: NpySource, sample: int) -> Learned:
+    start, seed = time.perf_counter(), work.options.seed
+    rows = _draw(source, sample, seed)
+    work.tell(f"training on {len(rows):,} of {source.rows:,} rows")
+    samples = _take(source, rows)
+    model = work.train(samples, "vri", "vri")
+    model.save(work.out / CLASSIFIER)
+    accuracy = own_accuracy(model, samples)
+    del samples, model
+    # Another sample: of its rows as few were learned from as of all rows, and the classifier knows those better.
+    # Trusted labels are no example of those that are to be judged.
+    others = _draw(source, sample, seed, calibrate=True)
+    probabilities, labels = _Classifier(work, source).of_rows(others)
     verdict = quality.judge(probabilities, labels)
     calibration = quality.Calibration.learn(probabilities, labels, verdict)
     return Learned(
@@ -192,125 +126,244 @@ def _learn(
         qualities=calibration.qualities.numpy(),
         threshold=quality.threshold(verdict.label_quality, VRIClassifier().precision),
         noise_interval=verdict.noise_interval,
-        accuracy_before=before,
-        accuracy_after=after,
-        accuracy_on=accuracy_on,
+        accuracy=accuracy.vri,
+        measured_on=accuracy.measured_on,
         learned_from=len(rows),
-        calibrated_on=len(labels),
+        calibrated_on=len(others),
         seconds=time.perf_counter() - start,
     )
 
 
-def _calibration_sample(
-    stream: Stream, file: Path, number: int, device: torch.device, seed: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities and labels of another sample.
+def _take(source: NpySource, rows: Indices) -> Samples:
+    """The rows with these numbers, which ascend."""
+    given = np.array(source.classes)[source.encode(source.labels.take(rows))]
+    trusted = None if source.trusted is None else source.trusted.take(rows)
+    return Samples(source.floats(source.embeddings.take(rows), rows), given, trusted)
 
-    As many of its rows were learned from as of all rows, so that the classifier is as sure of them as it is of the
-    rest; those it has learned from, it knows better. Trusted labels are no example of those that are to be judged.
+
+def _draw(source: NpySource, most: int, seed: int, calibrate: bool = False) -> Indices:
+    """Rows of a random sample; those to calibrate on are not trusted, unless all are."""
+    groups = 2 * len(source.classes)  # a class, and its trusted samples apart
+    free_only = calibrate and source.trusted_count < source.rows
+
+    def pieces() -> Iterator[Indices]:
+        for start, labels in chunks(source.labels):
+            given, trusted = source.encode(labels), source.marks(start, start + len(labels))
+            drawn = (source.counts[given] > 1) & ~(trusted & free_only)
+            yield np.where(drawn, given + len(source.classes) * trusted, -1)
+
+    return draw(pieces, groups, most, derive_seed(seed, int(calibrate)))
+
+
+def draw(pieces: Callable[[], Iterator[Indices]], groups: int, most: int, seed: int) -> Indices:
+    """Numbers of random rows, ascending, in memory that grows with the sample only.
+
+    Half of the sample goes to the groups in equal shares, so that no rare one is lost, and the rest in proportion to
+    what is left of them. Within a group all rows are equally probable.
+
+    Args:
+        pieces: makes an iterator over the group of every row, some rows at a time; -1 for rows not to draw.
+        groups: how many there are.
+        most: rows to draw; two of each group are drawn in any case.
+        seed: of the order in which rows are drawn.
     """
-    count, own_seed = len(stream.classes), derive_seed(seed, 1)
-    rows = draw(stream.groups(only_free=True), stream.rows, number, count, own_seed)
-    if not len(rows):  # where all are trusted, there is still a matrix to estimate
-        rows = draw(stream.groups(), stream.rows, number, 2 * count, own_seed)
-    classifier = Probabilities.load(stream, file, device)
-    found = torch.empty(len(rows), len(stream.judged), dtype=torch.float64)
-    for block in blocks(len(rows), classifier.row_bytes):
-        found[block] = classifier(stream.floats(rows[block]))
-    return found, torch.from_numpy(classifier.compact[stream.encode(stream.labels.take(rows))])
+    counts = np.sum([np.bincount(piece[piece >= 0], minlength=groups) for piece in pieces()], axis=0)
+    occupied = max(1, int((counts > 0).sum()))
+    shares = np.minimum(counts, max(2, most // (2 * occupied)))
+    left = np.cumsum(counts - shares)
+    free = int(np.clip(most - shares.sum(), 0, left[-1]))
+    wanted = shares + np.diff(left * free // max(int(left[-1]), 1), prepend=0)
+    generator = np.random.default_rng(seed)
+    rows = group = np.zeros(0, np.int64)
+    key, start = np.zeros(0), 0
+    for piece in pieces():
+        new = np.flatnonzero(piece >= 0)
+        rows, group = np.append(rows, start + new), np.append(group, piece[new])
+        key, start = np.append(key, generator.random(len(piece))[new]), start + len(piece)
+        order = np.lexsort((key, group))
+        place = np.arange(len(order)) - np.searchsorted(group[order], group[order])  # within its group
+        order = order[place < wanted[group[order]]]
+        rows, group, key = rows[order], group[order], key[order]
+    return np.sort(rows)
 
 
 # judging
 
 
-def _watched(parts: Parts, progress: bool) -> Iterator[range]:
-    """The parts that are missing, with a bar of the rows and the time left; lines where stderr is no terminal."""
-    todo = parts.missing()
-    left = sum(map(len, todo))
-    before, began, told = parts.rows - left, time.monotonic(), time.monotonic()
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    bar = tqdm(total=parts.rows, initial=before, unit=" rows", unit_scale=True, disable=not (progress and terminal))
-    with bar:
-        for part in todo:
-            yield part
-            bar.update(len(part))
-            left -= len(part)
-            now, done = time.monotonic(), parts.rows - left
-            if progress and not terminal and (left == 0 or now - told > _SECONDS):
-                told, seconds = now, left * (now - began) / (done - before)
-                print(f"{done:,} of {parts.rows:,} rows ({seconds:.0f} s left)", file=sys.stderr)
+class _Classifier:
+    """The classifier in the file, even right after training: a run that goes on has nothing else."""
+
+    def __init__(self, work: Work, source: NpySource) -> None:
+        self._source = source
+        self._classifier = VRIClassifier.load(work.out / CLASSIFIER)
+        self._classifier.module_.to(work.device)
+        self.judged = np.flatnonzero(source.counts > 1)  # the only sample of a class has none to compare it with
+        self.number = np.full(len(source.classes), -1)  # of each class among the judged ones
+        self.number[self.judged] = np.arange(len(self.judged))
+        names = self._classifier.classes_.tolist()
+        self._columns = [names.index(source.classes[place]) for place in self.judged]
+
+    def probabilities(self, X: Floats) -> Tensor:
+        """(n, c) of the judged classes."""
+        return torch.from_numpy(self._classifier.predict_proba(X)[:, self._columns])
+
+    def of_rows(self, rows: Indices) -> tuple[Tensor, Tensor]:
+        """Probabilities and labels of rows with ascending numbers, taken some at a time."""
+        found, labels = torch.empty(len(rows), len(self.judged), dtype=torch.float64), self._source.labels.take(rows)
+        for start in range(0, len(rows), 10_000):
+            some = rows[start : start + 10_000]
+            X = self._source.floats(self._source.embeddings.take(some), some)
+            found[start : start + len(some)] = self.probabilities(X)
+        return found, torch.from_numpy(self.number[self._source.encode(labels)])
+
+
+def _judge(work: Work, source: NpySource, learned: Learned, parts: list[range]) -> None:
+    """Write the parts that are missing."""
+    missing = [
+        k for k in range(len(parts)) if not all(_file(work.out, name, k).exists() for name in (ISSUES, CORRECTED))
+    ]
+    if not missing:
+        return
+    classifier, names = _Classifier(work, source), source.names
+    arrays = (learned.transitions, learned.lifts, learned.scores, learned.qualities)
+    calibration = quality.Calibration(*map(torch.from_numpy, arrays))
+    done = source.rows - sum(len(parts[k]) for k in missing)
+    pause = 0.1 if sys.stderr is not None and sys.stderr.isatty() else 10
+    with tqdm(
+        total=source.rows, initial=done, unit=" rows", unit_scale=True, mininterval=pause, disable=not work.progress
+    ) as bar:
+        for k in missing:
+            tables = _judge_part(
+                source, classifier, calibration, learned.threshold, work.options.confidence, names, parts[k]
+            )
+            for name, table in zip((ISSUES, CORRECTED), tables, strict=True):
+                _file(work.out, name, k).parent.mkdir(exist_ok=True)
+                with atomic_write(_file(work.out, name, k)) as file:
+                    parquet_library(work.out).write_table(table, file)
+            bar.update(len(parts[k]))
+
+
+def _judge_part(
+    source: NpySource,
+    classifier: _Classifier,
+    calibration: quality.Calibration,
+    threshold: float,
+    confidence: float,
+    names: Array,
+    rows: range,
+) -> tuple[Any, Any]:
+    """What is thought of some rows, and their corrected labels, as pyarrow tables."""
+    pa = importlib.import_module("pyarrow")
+    numbers = np.arange(rows.start, rows.stop)
+    X = source.floats(source.embeddings.read(rows.start, rows.stop), numbers)
+    places = source.encode(source.labels.read(rows.start, rows.stop))
+    judged = torch.from_numpy(classifier.number[places] >= 0)
+    given = torch.from_numpy(classifier.number[places]).clamp(min=0)
+    trusted = torch.from_numpy(source.marks(rows.start, rows.stop))
+    probabilities = classifier.probabilities(X)
+    right, beliefs = calibration.judge(probabilities, given)
+    right[trusted] = 1.0
+    beliefs[trusted] = torch.nn.functional.one_hot(given[trusted], beliefs.shape[1]).double()
+    issues = (right < threshold) & judged & ~trusted
+    # for an issue the best class except the given one, which may still be ahead of each of the others
+    suggested = torch.where(issues, beliefs.scatter(1, given[:, None], -1.0).argmax(1), beliefs.argmax(1))
+    sure = beliefs.gather(1, suggested[:, None]).squeeze(1)
+    changed = (issues & (sure >= confidence)).numpy()
+    label, instead = pa.array(names).take(pa.array(places)), classifier.judged[suggested.numpy()]
+
+    def known(values: Tensor) -> Any:
+        return pa.array(values.numpy().astype(np.float32), mask=~judged.numpy())
+
+    found = {
+        "row": numbers,
+        "id": numbers if source.ids is None else source.ids.read(rows.start, rows.stop),
+        "given_label": label,
+        "predicted_label": pa.array(names).take(pa.array(instead, mask=~judged.numpy())),
+        "label_quality": known(right),
+        "is_label_issue": issues.numpy(),
+        "predicted_probability": known(sure),
+        "outlier_score": known(quality.outlier_score(probabilities)),
+    }
+    new = pa.array(names).take(pa.array(np.where(changed, instead, places)))
+    return pa.table(found), pa.table({"row": numbers, "label": new, "given_label": label, "changed": changed})
+
+
+def _file(out: Path, name: str, part: int) -> Path:
+    return out / Path(name).stem / f"part-{part:05d}.parquet"
 
 
 # writing
 
 
 def _write(
-    stream: Stream,
-    learned: Learned,
-    parts: Parts,
-    out: Path,
-    options: CleanOptions,
-    settings: dict[str, Any],
-    command: str,
+    work: Work, source: NpySource, learned: Learned, accuracy: Accuracy, parts: list[range], settings: dict[str, Any]
 ) -> Summary:
-    """Summary and page, from the parts on the disk: it makes no difference which start wrote them."""
-    totals = Totals(stream.names, options.max_suspects)
-    for frame in parts.read():
-        totals.add(frame)
-    single = len(stream.classes) - len(stream.judged)
-    judged = stream.rows - single
-    free = judged - stream.trusted_count if judged > stream.trusted_count else judged
-    rate = totals.doubt / free
-    low, high = learned.noise_interval
-    matrix = np.eye(len(stream.classes))
-    matrix[np.ix_(stream.judged, stream.judged)] = learned.transitions
-    summary = Summary(
-        source=stream.embeddings.path.name,
-        classes=stream.classes,
-        samples=stream.rows,
-        trusted=stream.trusted_count,
-        issues=int(totals.pairs.sum()),
+    """Summary and page from the parts on the disk: it makes no difference which start wrote them."""
+    index = pd.Index(source.names)
+    pairs, bins = np.zeros((len(index), len(index)), np.int64), np.zeros(QUALITY_BINS, np.int64)
+    doubt, changed = 0.0, 0
+    worst: list[pd.DataFrame] = []
+    for k in range(len(parts)):
+        issues, corrected = (_read(_file(work.out, name, k)) for name in (ISSUES, CORRECTED))
+        qualities = issues["label_quality"].drop_null().to_numpy().astype(np.float64)
+        doubt += float((1 - qualities).sum())
+        bins += np.histogram(qualities, QUALITY_BINS, (0, 1))[0]
+        changed += int(corrected["changed"].to_numpy().sum())
+        frame = issues.filter(issues["is_label_issue"]).to_pandas()
+        frame["given"] = index.get_indexer(frame["given_label"])
+        frame["suggested"] = index.get_indexer(frame["predicted_label"])
+        np.add.at(pairs, (frame["given"], frame["suggested"]), 1)
+        worst = [pd.concat([*worst, frame]).sort_values(["label_quality", "row"]).head(work.options.max_suspects)]
+    judged = np.flatnonzero(source.counts > 1)
+    single = len(source.classes) - len(judged)
+    free = source.rows - single - source.trusted_count
+    rate = doubt / (free if free > 0 else source.rows - single)
+    matrix = np.eye(len(source.classes))
+    matrix[np.ix_(judged, judged)] = learned.transitions
+    return work.write(
+        (_suspect(source, found) for found in worst[0].to_dict("records")),
+        accuracy,
+        {
+            "changed": changed,
+            "not_judged": single,
+            "learned_from": learned.learned_from,
+            "calibrated_on": learned.calibrated_on,
+            "parts": len(parts),
+            "seconds": round(learned.seconds, 2),
+            "settings": settings,
+            "notes": source.notes,
+        },
+        source=source.embeddings.path.name,
+        classes=source.classes,
+        samples=source.rows,
+        trusted=source.trusted_count,
+        issues=int(pairs.sum()),
         noise_rate=rate,
-        noise_interval=(min(low, rate), max(high, rate)),
+        noise_interval=(min(learned.noise_interval[0], rate), max(learned.noise_interval[1], rate)),
         transition_matrix=matrix.tolist(),
-        pair_counts=totals.pairs.tolist(),
-        quality_counts=totals.qualities.tolist(),
+        pair_counts=pairs.tolist(),
+        quality_counts=bins.tolist(),
         threshold=learned.threshold,
-        accuracy_before=learned.accuracy_before,
-        accuracy_after=learned.accuracy_after,
-        accuracy_on=learned.accuracy_on,
-        version=vri.__version__,
-        command=command,
     )
-    about = {
-        "confidence": options.confidence,
-        "changed": totals.changed,
-        "not_judged": single,
-        "learned_from": learned.learned_from,
-        "calibrated_on": learned.calibrated_on,
-        "parts": len(parts),
-        "seconds": round(learned.seconds, 2),
-        "settings": settings,
-        "notes": stream.notes,
-        "versions": versions(),
-    }
-    with atomic_write(out / _SUMMARY) as file:
-        file.write(json.dumps(asdict(summary) | about, indent=1, ensure_ascii=False).encode())
-    suspects = totals.suspects.to_dict("records")
-    write_report(out / _REPORT, summary, (_suspect(stream, row) for row in suspects))
-    return summary
 
 
-def _suspect(stream: Stream, found: Mapping[Any, Any]) -> Suspect:
+def _read(path: Path) -> Any:
+    try:
+        return parquet_library(path).ParquetFile(path).read()
+    except Exception as error:  # pyarrow has errors of many kinds
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{path} is damaged ({reason}); delete it and run the same command again") from None
+
+
+def _suspect(source: NpySource, found: dict[Any, Any]) -> Suspect:
     row = int(found["row"])
-    fields = {} if stream.ids is None else {"id": str(found["id"])}
-    numbers = stream.embeddings.read(row, row + 1)[0, :_SHOWN_NUMBERS].tolist()
+    fields = {} if source.ids is None else {"id": str(found["id"])}
     return Suspect(
         id=str(row),  # ids of the user may come twice
-        given=stream.classes[int(found["given"])],
-        suggested=stream.classes[int(found["suggested"])],
-        quality=float(found["label_quality"]),
-        confidence=float(found["predicted_probability"]),
-        outlier=float(found["outlier_score"]),
-        fields=fields | {f"X[{place}]": f"{number:.4g}" for place, number in enumerate(numbers)},
+        given=source.classes[found["given"]],
+        suggested=source.classes[found["suggested"]],
+        quality=found["label_quality"],
+        confidence=found["predicted_probability"],
+        outlier=found["outlier_score"],
+        fields=fields | first_numbers("X", source.embeddings.read(row, row + 1)[0]),
     )

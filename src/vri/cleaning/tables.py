@@ -46,6 +46,23 @@ class Table:
             )
         return self.columns[name]
 
+    def labels(self, name: str | None) -> tuple[str, list[str]]:
+        """The name of the column with the labels, and the labels as text."""
+        if name is None:
+            raise ValueError(
+                f"--label is missing; {self.path} has the columns {', '.join(self.columns)}: "
+                "name the one with the labels"
+            )
+        return name, label_texts(self.column(name, "--label"), f"{self.path}: column {name!r}")
+
+    def ids(self, name: str | None) -> list[str]:
+        """The column with the ids as text, or the numbers of the rows from 0."""
+        if name is None:
+            return [str(row) for row in range(self.rows)]
+        ids = [str(value) for value in self.column(name, "--id")]
+        check_unique(ids, f"{self.path}: column {name!r}")
+        return ids
+
 
 @dataclass(frozen=True)
 class TextRows:

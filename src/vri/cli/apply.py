@@ -14,11 +14,13 @@ def add(commands: Any) -> None:
         description="Make a copy of SOURCE with the decisions of review.csv carried out. SOURCE is never changed.",
         epilog="Example: vri apply reviews.csv review.csv --label stars --out corrected",
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="the folder, table or .npz file that was cleaned")
+    parser.add_argument(
+        "source", metavar="SOURCE", type=Path, help="what was cleaned: folder, table, .npz or .npy file"
+    )
     parser.add_argument("review", metavar="review.csv", type=Path, help="the decisions that the page exported")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the copy")
-    parser.add_argument("--label", metavar="COLUMN", help="as for vri clean")
-    parser.add_argument("--id", metavar="COLUMN", help="as for vri clean")
+    parser.add_argument("--label", "--labels", metavar="COLUMN", help="as for vri clean")
+    parser.add_argument("--id", "--ids", metavar="COLUMN", help="as for vri clean")
     parser.add_argument("--encoding", metavar="NAME", help="as for vri clean")
     way = parser.add_mutually_exclusive_group()
     way.add_argument(
@@ -34,7 +36,7 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from vri.cleaning.apply import AUTO, COPY, apply
-    from vri.cleaning.sources import SourceOptions
+    from vri.cleaning.options import SourceOptions
 
     source_options = SourceOptions(label=options.label, id=options.id, encoding=options.encoding)
     way = COPY if options.copy else options.link or AUTO

@@ -22,7 +22,7 @@ _SOURCE = {  # how to read SOURCE
     "trusted": (
         str,
         "FILE|COLUMN",
-        "labels known to be right: a column or .npy file of true and false, or a file with one id a line",
+        "labels known to be right: a column or .npy file of true and false, or a file with one id per line",
     ),
     "encoding": (str, "NAME", "encoding of a CSV file (utf-8)"),
     "backbone": (str, "NAME", "network for images (small_cnn; resnet50 with --weights), as in vri train"),
@@ -36,8 +36,8 @@ _SEARCH = {  # how to look for wrong labels
     "seed": (int, "N", "of all that is random (0)"),
     "device": (str, "NAME", "auto, cpu or cuda (auto)"),
     "max_suspects": (int, "N", "most samples on the page (5000)"),
+    "sample": (int, "N", "for .npy: learn from N rows (from all that fit in memory), judge all"),
 }
-_STREAM = {"sample": (int, "N", "for .npy: rows to learn from (as many as some hundred megabytes hold)")}
 _ALSO = {"label": ["--labels"], "id": ["--ids"]}  # names that go better with a file
 
 
@@ -53,47 +53,44 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("source", metavar="SOURCE", type=Path, help="folder root/class/image, table, .npz or .npy file")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
-    for name, (kind, shown, text) in {**_SOURCE, **_SEARCH, **_STREAM}.items():
-        names = [f"--{name.replace('_', '-')}", *_ALSO.get(name, [])]
-        parser.add_argument(*names, dest=name, type=kind, metavar=shown, help=text)
-    parser.add_argument("--fresh", action="store_true", help="remove an earlier run in DIR and start anew")
+    for name, (kind, shown, text) in (_SOURCE | _SEARCH).items():
+        parser.add_argument(_flag(name), *_ALSO.get(name, []), dest=name, type=kind, metavar=shown, help=text)
+    parser.add_argument(
+        "--compare", action="store_true", help="also train plainly on the given labels, and print both accuracies"
+    )
+    parser.add_argument("--fresh", action="store_true", help="remove an earlier run in DIR and start again")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     # imported here, as --help needn't wait for it
-    from vri.cleaning.pipeline import CleanOptions, clean
-    from vri.cleaning.sources import SourceOptions
-    from vri.cleaning.stream import clean_stream
+    from vri.cleaning.options import CleanOptions, SourceOptions
+    from vri.cleaning.pipeline import clean
 
     given = {name: getattr(options, name) for name in (*_SOURCE, *_SEARCH) if getattr(options, name) is not None}
+    words = [word for name, value in given.items() for word in (_flag(name), str(value))]
+    command = ["vri", "clean", str(options.source), "--out", str(options.out), *words]
     if "features" in given:
         given["features"] = tuple(name.strip() for name in given["features"].split(","))
-    source = SourceOptions(**{name: given[name] for name in (*_SOURCE, "seed") if name in given})
-    search = CleanOptions(**{name: given[name] for name in _SEARCH if name in given})
-    more: dict[str, Any] = {"fresh": options.fresh, "progress": not options.quiet, "command": _command(options)}
-    streamed = options.source.suffix.lower() == ".npy" and not options.source.is_dir()
-    if streamed:
-        summary = clean_stream(options.source, options.out, source, search, sample=options.sample, **more)
-    elif options.sample is not None:
-        raise ValueError("--sample can't be used but with an .npy file; leave it out")
-    else:
-        summary = clean(options.source, options.out, source, search, **more)
-    print(describe(summary, options.out, streamed))
+    summary = clean(
+        options.source,
+        options.out,
+        SourceOptions(**{name: given[name] for name in (*_SOURCE, "seed") if name in given}),
+        CleanOptions(compare=options.compare, **{name: given[name] for name in _SEARCH if name in given}),
+        fresh=options.fresh,
+        progress=not options.quiet,
+        command=shlex.join([*command, "--compare"] if options.compare else command),
+    )
+    print(describe(summary, options.out))
     return 0
 
 
-def _command(options: argparse.Namespace) -> str:
-    """The command as one would type it."""
-    words = ["vri", "clean", str(options.source), "--out", str(options.out)]
-    for name in (*_SOURCE, *_SEARCH, *_STREAM):
-        value = getattr(options, name)
-        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    return shlex.join(words)
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
-def describe(summary: "Summary", out: Path, streamed: bool = False) -> str:
+def describe(summary: "Summary", out: Path) -> str:
     """What was found, for people."""
     low, high = summary.noise_interval
     lines = [
@@ -114,11 +111,10 @@ def describe(summary: "Summary", out: Path, streamed: bool = False) -> str:
             f"  labelled {given}, looks like {suggested}: {count:,}"
             for count, given, suggested in sorted(pairs, key=lambda pair: -pair[0])[:_PAIRS]
         ]
-    if summary.accuracy_before is not None and summary.accuracy_after is not None:
-        lines.append(
-            f"accuracy: {summary.accuracy_before:.1%} by plain training, {summary.accuracy_after:.1%} by vri "
-            f"({summary.accuracy_on})"
-        )
+    if summary.accuracy_after is not None:
+        plain = "" if summary.accuracy_before is None else f"{summary.accuracy_before:.1%} by plain training, "
+        lines.append(f"accuracy: {plain}{summary.accuracy_after:.1%} by vri (on {summary.accuracy_on})")
+    streamed = (out / "label_issues").is_dir()
     kind = "/" if streamed else ".csv"
     lines.append(
         f"wrote label_issues{kind}, corrected{kind}, classifier.safetensors, summary.json and report.html to {out}/"

@@ -1,0 +1,172 @@
+"""What the user chooses for `vri clean`, and what is wrong with it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vri.cleaning.tables import PARQUET_SUFFIXES, SUFFIXES
+from vri.data.lists import shorten
+
+IMAGES, TABLE, ARRAYS, ROWS = "images", "table", "arrays", "rows"  # kinds of sources
+MOST_CLASSES = 2_000  # the page and the matrices have a number for each pair of them
+
+_WORDS = {IMAGES: "a folder of images", TABLE: "a {} table", ARRAYS: "an .npz file", ROWS: "an .npy file"}
+_FOR_IMAGES = ("backbone", "image_size", "weights")
+_UNUSED = {  # options that mean nothing for a kind of source
+    IMAGES: ("label", "features", "text", "id", "encoding"),
+    TABLE: _FOR_IMAGES,
+    ARRAYS: ("text", "encoding", *_FOR_IMAGES),
+    ROWS: ("features", "text", "encoding", *_FOR_IMAGES),
+}
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How to read a source; options that mean nothing for its kind must be None.
+
+    Attributes:
+        label: column of the labels; for .npz the name of their array (y or labels by default), for .npy their file.
+        features: columns to learn from; for .npz the one name of the embeddings (X, embeddings or features).
+        text: column of text, read by TF-IDF.
+        id: column, array or .npy file of ids; rows are counted from 0 without it.
+        trusted: whose labels are known to be right: a column, array or .npy file of true and false, or a file with
+            one id per line.
+        encoding: of a CSV file; UTF-8 by default.
+        backbone: network for images; `small_cnn` by default, `resnet50` with weights.
+        image_size: side of the images the network sees; 32 by default, 224 with weights.
+        weights: file of weights; the network is not trained then, and its features are the embeddings.
+        seed: of the initial weights.
+    """
+
+    label: str | None = None
+    features: tuple[str, ...] | None = None
+    text: str | None = None
+    id: str | None = None
+    trusted: str | None = None
+    encoding: str | None = None
+    backbone: str | None = None
+    image_size: int | None = None
+    weights: Path | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class CleanOptions:
+    """How to look for wrong labels.
+
+    Attributes:
+        confidence: suggested labels at least this probable go into corrected.csv.
+        cross_fit: number of further networks, each scoring samples it was not trained on; 0 scores by one network.
+        epochs: passes through the data; chosen by its size where None.
+        seed: of all that is random.
+        device: auto, cpu, cuda or another name of torch.
+        max_suspects: most samples on the page.
+        compare: also train plainly on the given labels, to compare accuracies.
+        sample: rows of an .npy file to learn from; all of them where they fit in memory, by default.
+    """
+
+    confidence: float = 0.9
+    cross_fit: int = 0
+    epochs: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    max_suspects: int = 5000
+    compare: bool = False
+    sample: int | None = None
+
+
+def checked_device(options: CleanOptions) -> torch.device:
+    """The device to train on; all mistakes in the options are reported at once."""
+    checks = {
+        "confidence": (0 <= options.confidence <= 1, "0 to 1"),
+        "cross_fit": (options.cross_fit == 0 or options.cross_fit >= 2, "2 or more, or 0 for none"),
+        "epochs": (options.epochs is None or options.epochs >= 1, "1 or more"),
+        "seed": (0 <= options.seed < 2**32, f"0 to {2**32 - 1}"),
+        "max_suspects": (options.max_suspects >= 1, "1 or more"),
+        "sample": (options.sample is None or options.sample >= 2, "2 or more rows to learn from"),
+    }
+    wrong = [
+        f"{_flag(name)} is {getattr(options, name):g}; expected {expected}"
+        for name, (right, expected) in checks.items()
+        if not right
+    ]
+    name = options.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        wrong.append(f"--device is {options.device!r}, which can't be used ({reason}); expected auto, cpu or cuda")
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    return torch.device(name)
+
+
+def kind_of(path: Path) -> str:
+    """Which kind of source is there; one that is none, or not there, is an error."""
+    if path.is_dir():
+        return IMAGES
+    suffix = path.suffix.lower()
+    problem = "is not there" if not path.exists() else f"ends in {suffix or 'nothing'!r}"
+    kind = {".npz": ARRAYS, ".npy": ROWS, **dict.fromkeys(SUFFIXES, TABLE)}.get(suffix)
+    if kind is None or not path.exists():
+        raise (ValueError if path.exists() else FileNotFoundError)(
+            f"{path} {problem}; expected a folder of images by class, a table ({', '.join(SUFFIXES)}), "
+            "an .npz or an .npy file"
+        )
+    return kind
+
+
+def check_options(path: Path, kind: str, options: SourceOptions) -> None:
+    """Options that mean nothing for a kind of source are mistakes."""
+    given = [name for name in _UNUSED[kind] if getattr(options, name) is not None]
+    if path.suffix.lower() in PARQUET_SUFFIXES and options.encoding is not None:
+        given.append("encoding")
+    if given:
+        raise ValueError(
+            f"{shorten(map(_flag, given))} can't be used with {_WORDS[kind].format(path.suffix)}; leave it out"
+        )
+    if options.image_size is not None and options.image_size < 8:
+        raise ValueError(f"--image-size is {options.image_size}; expected 8 or more pixels")
+
+
+def check_classes(path: Path, counts: Counter[str]) -> list[str]:
+    """Whether there are classes to learn, by their numbers of samples; returns a note on those with a single one."""
+    samples = counts.total()
+    if len(counts) < 2:
+        raise ValueError(
+            f"all {samples:,} samples of {path} have the label {next(iter(counts))!r}; expected at least two classes"
+        )
+    single = sorted(label for label, count in counts.items() if count == 1)
+    if 2 * len(single) > samples:
+        raise ValueError(
+            f"{path} has {len(counts):,} different labels in {samples:,} samples, such as "
+            f"{shorten(counts)}; expected classes with several samples each: is it the column of the labels?"
+        )
+    if len(counts) - len(single) < 2:
+        raise ValueError(
+            f"only one label of {path} comes more than once, {counts.most_common(1)[0][0]!r}; "
+            "expected at least two classes with several samples each"
+        )
+    if len(counts) > MOST_CLASSES:
+        raise ValueError(
+            f"{path} has {len(counts):,} different labels; expected at most {MOST_CLASSES:,}, as each is compared "
+            "with each: clean a part of the classes at a time"
+        )
+    return [f"classes with a single sample, whose label can't be judged: {shorten(single)}"] if single else []
+
+
+def sort_labels(labels: Iterable[str]) -> list[str]:
+    """By value if all are whole numbers, else by letter."""
+    try:
+        return sorted(labels, key=lambda label: (int(label), label))
+    except ValueError:
+        return sorted(labels)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,171 @@
+"""What `vri clean` does the same way for every source: train, compare with plain training, write summary and page."""
+
+import json
+import math
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import vri
+from vri.cleaning.options import CleanOptions
+from vri.cleaning.report import Summary, Suspect, write_report
+from vri.cleaning.state import REPORT, STATE, SUMMARY
+from vri.estimator import VRIClassifier
+from vri.files import atomic_write
+
+ENOUGH_TRUSTED = 30  # trusted samples to measure accuracy on; with fewer, all given labels say more
+_COMPARISON = "comparison.json"
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What is learned from: inputs, given labels, which of them are trusted (or None), and a network for them."""
+
+    X: Any
+    given: NDArray[Any]
+    trusted: Mask | None
+    module: Callable[[int], nn.Module] | None = None
+
+    def part(self, chosen: Mask) -> "Samples":
+        """Some of them."""
+        trusted = None if self.trusted is None else self.trusted[chosen]
+        return Samples(self.X[chosen], self.given[chosen], trusted, self.module)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Shares of labels that were predicted; None where that is not known.
+
+    Attributes:
+        plain: of plain training on the given labels.
+        vri: of the classifier that judges the labels.
+        measured_on: which labels they are.
+    """
+
+    plain: float | None = None
+    vri: float | None = None
+    measured_on: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call of `vri clean`: where its results go, how to get them, and whether to report progress on stderr."""
+
+    out: Path
+    options: CleanOptions
+    device: torch.device
+    progress: bool
+    command: str
+
+    def tell(self, line: str) -> None:
+        """Report what is going on."""
+        if self.progress:
+            print(line, file=sys.stderr)
+
+    def tell_about(self, samples: int, classes: int, trusted: int, notes: Iterable[str]) -> None:
+        """Report what was read."""
+        for note in notes:
+            self.tell(f"  {note}")
+        self.tell(f"  {samples:,} samples, {classes:,} labels, {trusted:,} trusted")
+
+    def train(self, samples: Samples, method: str, folder: str, cross_fit: int = 0) -> VRIClassifier:
+        """A trained classifier; training goes on from what is in the folder of the state."""
+        classifier = VRIClassifier(
+            samples.module,
+            method=method,
+            epochs=self.options.epochs,
+            cross_fit=cross_fit or None,
+            random_state=self.options.seed,
+            device=str(self.device),
+            verbose=int(self.progress),
+            checkpoint_dir=self.out / STATE / folder,
+        )
+        return classifier.fit(samples.X, samples.given, trusted=samples.trusted)
+
+    def compare(self, samples: Callable[[], Samples]) -> Accuracy:
+        """Accuracy of plain training and of vri, both without a fifth of the samples, on this fifth."""
+        path = self.out / STATE / _COMPARISON
+        if path.exists():
+            return Accuracy(**json.loads(path.read_text(encoding="utf-8")))
+        everything = samples()
+        held = _a_fifth(everything.given, self.options.seed)
+        rest, measured = everything.part(~held), everything.part(held)
+        del everything  # it may be a quarter of the memory
+        self.tell("training without a fifth of the samples, to measure accuracy on it")
+        ours = self.train(rest, "vri", "held-out").predict(measured.X)
+        self.tell("training plainly on the given labels, to compare")
+        plain = self.train(rest, "cross-entropy", "plain").predict(measured.X)
+        scored, measured_on = _scored(measured, "held out")
+        right = measured.given[scored]
+        found = Accuracy(float(np.mean(plain[scored] == right)), float(np.mean(ours[scored] == right)), measured_on)
+        with atomic_write(path) as file:
+            file.write(json.dumps(asdict(found)).encode())
+        return found
+
+    def write(self, suspects: Iterable[Suspect], accuracy: Accuracy, more: Mapping[str, Any], **found: Any) -> Summary:
+        """Write the page, and summary.json with `more` in it; `found` are the other fields of the summary."""
+        summary = Summary(
+            **found,
+            accuracy_before=accuracy.plain,
+            accuracy_after=accuracy.vri,
+            accuracy_on=accuracy.measured_on,
+            version=vri.__version__,
+            command=self.command,
+        )
+        packages = ("torch", "numpy", "scikit-learn", "pandas")
+        versions = {"vri": vri.__version__, "python": platform.python_version()}
+        versions |= {name: metadata.version(name) for name in packages}
+        content = asdict(summary) | {"confidence": self.options.confidence, **more, "versions": versions}
+        with atomic_write(self.out / SUMMARY) as file:
+            file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
+        write_report(self.out / REPORT, summary, suspects)
+        return summary
+
+
+def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
+    """What the training itself says: of the folds with cross-fitting, else of what was held out to choose the epoch."""
+    if model.cross_fit:
+        scored, measured_on = _scored(samples, "predicted by networks that were not trained on them")
+        predicted = model.classes_[model.out_of_sample_proba_.argmax(1)]
+        return Accuracy(None, float(np.mean((predicted == samples.given)[scored])), measured_on)
+    history = list(model.history_)
+    kept = history[-1].get("kept_epoch")
+    if kept is None:  # too few samples to hold any out
+        return Accuracy()
+    row = next(row for row in history if row["epoch"] == kept)
+    return Accuracy(
+        None,
+        row["validation_accuracy"],
+        "samples held out to choose the epoch, against their given labels, which are partly wrong",
+    )
+
+
+def _scored(samples: Samples, how: str) -> tuple[Mask, str]:
+    """The samples to measure accuracy on, the trusted ones where there are enough; and what to call them."""
+    trusted = np.zeros(len(samples.given), bool) if samples.trusted is None else samples.trusted
+    if trusted.sum() >= ENOUGH_TRUSTED:
+        return trusted, f"{trusted.sum():,} trusted samples {how}"
+    return np.ones(
+        len(trusted), bool
+    ), f"{len(trusted):,} samples {how}, against their given labels, which are partly wrong"
+
+
+def _a_fifth(given: NDArray[Any], seed: int) -> Mask:
+    """A fifth of the samples of each class, at least one; no class has a single sample."""
+    generator = np.random.default_rng(seed)
+    held = np.zeros(len(given), bool)
+    for name in np.unique(given):
+        members = generator.permutation(np.flatnonzero(given == name))
+        held[members[: math.ceil(len(members) / 5)]] = True
+    return held
