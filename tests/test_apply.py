@@ -174,6 +174,23 @@ def test_npz_with_labels_of_text_takes_longer_ones(tmp_path: Path) -> None:
     assert np.load(tmp_path / "out" / "e.npz")["y"].tolist() == ["longer", "b"]
 
 
+def test_npy_files_are_written_under_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_ROWS", 2)  # copied in several steps
+    x, names = np.arange(10, dtype=np.float16).reshape(5, 2), np.array(list("pqrst"))
+    for name, array in (("X", x), ("y", np.array([3, 4, 3, 4, 3], np.uint8)), ("names", names)):
+        np.save(tmp_path / f"{name}.npy", array)
+    decisions = review(tmp_path, ["q", "4", "3", "drop", ""], ["s", "4", "3", "other", "9"])
+    options = SourceOptions(label=str(tmp_path / "y.npy"), id=str(tmp_path / "names.npy"))
+    done = apply(tmp_path / "X.npy", decisions, tmp_path / "out", options)
+    assert counts(done) == (0, 1, 1, 3)
+    assert done.written == f"{tmp_path / 'out'} (X.npy, names.npy, y.npy)"
+    kept = [0, 2, 3, 4]
+    for name, expected in (("X", x[kept]), ("y", np.array([3, 3, 9, 3], np.uint8)), ("names", names[kept])):
+        found = np.load(tmp_path / "out" / f"{name}.npy")
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype
+
+
 @pytest.mark.parametrize(("new", "dtype"), [("cat", np.int64), ("300", np.uint8), ("maybe", np.bool_)])
 def test_labels_that_the_type_cannot_hold(tmp_path: Path, new: str, dtype: Any) -> None:
     path = tmp_path / "e.npz"

@@ -20,7 +20,7 @@ from npy_files import call, digits
 from vri import VRIClassifier, quality
 from vri.cleaning import stream
 from vri.cleaning.state import load_found
-from vri.cleaning.stream import Learned, draw
+from vri.cleaning.stream import Judge, Learned, draw
 from vri.cleaning.tables import read_parquet
 from vri.cli import main
 
@@ -134,9 +134,7 @@ def test_a_whole_run(tmp_path: Path, capsys: Any) -> None:
     classifier = VRIClassifier.load(out / "classifier.safetensors")
     assert classifier.classes_.tolist() == [str(k) for k in range(10)]
     probabilities = torch.from_numpy(classifier.predict_proba(np.load(tmp_path / "X.npy")))
-    arrays = (learned.transitions, learned.lifts, learned.scores, learned.qualities)
-    calibration = quality.Calibration(*map(torch.from_numpy, arrays))
-    right, posterior = calibration.judge(probabilities, torch.from_numpy(given))
+    right, posterior = learned.calibration().judge(probabilities, torch.from_numpy(given))
     np.testing.assert_allclose(issues["label_quality"], right, atol=1e-5)
     np.testing.assert_allclose(issues["outlier_score"], quality.outlier_score(probabilities), atol=1e-5)
     posterior = posterior.numpy()
@@ -231,15 +229,15 @@ def test_a_stopped_run_goes_on_with_the_part_it_was_at(
     assert len(whole) == 8
 
     judged: list[range] = []
-    judge = stream._judge_part
+    tables = Judge.tables
 
-    def stopped(*arguments: Any) -> Any:
-        judged.append(arguments[-1])
+    def stopped(self: Judge, rows: range, *more: Any) -> Any:
+        judged.append(rows)
         if len(judged) == 3:
             os.kill(os.getpid(), number)
-        return judge(*arguments)
+        return tables(self, rows, *more)
 
-    monkeypatch.setattr(stream, "_judge_part", stopped)
+    monkeypatch.setattr(Judge, "tables", stopped)
     assert main(call(tmp_path, *quick)) == code
     assert capsys.readouterr().err.endswith("\nstopped; the same command goes on where it was\n")
     out = tmp_path / "out"

@@ -4,7 +4,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from vri import quality
-from vri.cleaning.npy import Array, Floats, Indices, NpySource, chunks
+from vri.cleaning.npy import Indices, NpySource, chunks
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
 from vri.cleaning.sources import file_hash, first_numbers
 from vri.cleaning.state import CLASSIFIER, CORRECTED, ISSUES, STATE, begin, load_found, save_found
@@ -30,14 +30,16 @@ from vri.files import atomic_write
 _IN_MEMORY = (200_000, 2**30)  # rows, and bytes in single precision, up to which a file is not streamed
 _TRAINING = 1.4e9  # bytes that training on a sample may take: about eight copies of it and of its probabilities
 _PART = 2**25  # bytes of each array with the rows of a part
+_BLOCK = 10_000  # rows whose probabilities are computed together
 _LEARNED = "learned.npz"
+_CALIBRATION = [field.name for field in fields(quality.Calibration)]
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What the samples say about the labels of all rows; the first four are those of `quality.Calibration`."""
+    """What the samples say about the labels of all rows; the first four make a `quality.Calibration`."""
 
     transitions: Numbers
     lifts: Numbers
@@ -50,6 +52,10 @@ class Learned:
     learned_from: int
     calibrated_on: int
     seconds: float
+
+    def calibration(self) -> quality.Calibration:
+        """To judge labels by."""
+        return quality.Calibration(*(torch.from_numpy(getattr(self, name)) for name in _CALIBRATION))
 
 
 def sample_size(source: NpySource) -> int:
@@ -116,14 +122,11 @@ def _learn(work: Work, source: NpySource, sample: int) -> Learned:
     # Another sample: of its rows as few were learned from as of all rows, and the classifier knows those better.
     # Trusted labels are no example of those that are to be judged.
     others = _draw(source, sample, seed, calibrate=True)
-    probabilities, labels = _Classifier(work, source).of_rows(others)
+    probabilities, labels = Judge(work, source).probabilities(others)
     verdict = quality.judge(probabilities, labels)
     calibration = quality.Calibration.learn(probabilities, labels, verdict)
     return Learned(
-        transitions=calibration.transitions.numpy(),
-        lifts=calibration.lifts.numpy(),
-        scores=calibration.scores.numpy(),
-        qualities=calibration.qualities.numpy(),
+        **{name: getattr(calibration, name).numpy() for name in _CALIBRATION},
         threshold=quality.threshold(verdict.label_quality, VRIClassifier().precision),
         noise_interval=verdict.noise_interval,
         accuracy=accuracy.vri,
@@ -190,31 +193,62 @@ def draw(pieces: Callable[[], Iterator[Indices]], groups: int, most: int, seed: 
 # judging
 
 
-class _Classifier:
-    """The classifier in the file, even right after training: a run that goes on has nothing else."""
+class Judge:
+    """Judges labels by the classifier in the file, even right after training: a run that goes on has nothing else."""
 
     def __init__(self, work: Work, source: NpySource) -> None:
         self._source = source
         self._classifier = VRIClassifier.load(work.out / CLASSIFIER)
         self._classifier.module_.to(work.device)
-        self.judged = np.flatnonzero(source.counts > 1)  # the only sample of a class has none to compare it with
-        self.number = np.full(len(source.classes), -1)  # of each class among the judged ones
-        self.number[self.judged] = np.arange(len(self.judged))
+        self._judged = np.flatnonzero(source.counts > 1)  # the only sample of a class has none to compare it with
+        self._number = np.full(len(source.classes), -1)  # of each class among the judged ones
+        self._number[self._judged] = np.arange(len(self._judged))
         names = self._classifier.classes_.tolist()
-        self._columns = [names.index(source.classes[place]) for place in self.judged]
+        self._columns = [names.index(source.classes[place]) for place in self._judged]
 
-    def probabilities(self, X: Floats) -> Tensor:
-        """(n, c) of the judged classes."""
-        return torch.from_numpy(self._classifier.predict_proba(X)[:, self._columns])
-
-    def of_rows(self, rows: Indices) -> tuple[Tensor, Tensor]:
-        """Probabilities and labels of rows with ascending numbers, taken some at a time."""
-        found, labels = torch.empty(len(rows), len(self.judged), dtype=torch.float64), self._source.labels.take(rows)
-        for start in range(0, len(rows), 10_000):
-            some = rows[start : start + 10_000]
+    def probabilities(self, rows: Indices) -> tuple[Tensor, Tensor]:
+        """(n, c) of the judged classes, and labels, of rows with ascending numbers that are taken some at a time."""
+        found = torch.empty(len(rows), len(self._judged), dtype=torch.float64)
+        for start in range(0, len(rows), _BLOCK):
+            some = rows[start : start + _BLOCK]
             X = self._source.floats(self._source.embeddings.take(some), some)
-            found[start : start + len(some)] = self.probabilities(X)
-        return found, torch.from_numpy(self.number[self._source.encode(labels)])
+            found[start : start + len(some)] = torch.from_numpy(self._classifier.predict_proba(X)[:, self._columns])
+        return found, torch.from_numpy(self._number[self._source.encode(self._source.labels.take(rows))])
+
+    def tables(self, rows: range, learned: Learned, confidence: float) -> tuple[Any, Any]:
+        """What is thought of the labels of some rows, and the corrected labels, as pyarrow tables."""
+        pa = importlib.import_module("pyarrow")
+        numbers = np.arange(rows.start, rows.stop)
+        probabilities, given = self.probabilities(numbers)
+        unknown, given = (given < 0).numpy(), given.clamp(min=0)
+        trusted = torch.from_numpy(self._source.marks(rows.start, rows.stop))
+        right, beliefs = learned.calibration().judge(probabilities, given)
+        right[trusted] = 1.0
+        beliefs[trusted] = torch.nn.functional.one_hot(given[trusted], beliefs.shape[1]).double()
+        issues = (right < learned.threshold) & ~trusted & ~torch.from_numpy(unknown)
+        # for an issue the best class except the given one, which may still be ahead of each of the others
+        suggested = torch.where(issues, beliefs.scatter(1, given[:, None], -1.0).argmax(1), beliefs.argmax(1))
+        sure = beliefs.gather(1, suggested[:, None]).squeeze(1)
+        changed = (issues & (sure >= confidence)).numpy()
+        names, instead = pa.array(self._source.names), self._judged[suggested.numpy()]
+        places = self._source.encode(self._source.labels.read(rows.start, rows.stop))
+        label = names.take(pa.array(places))
+
+        def single(values: Tensor) -> Any:
+            return pa.array(values.numpy().astype(np.float32), mask=unknown)
+
+        found = {
+            "row": numbers,
+            "id": numbers if self._source.ids is None else self._source.ids.read(rows.start, rows.stop),
+            "given_label": label,
+            "predicted_label": names.take(pa.array(instead, mask=unknown)),
+            "label_quality": single(right),
+            "is_label_issue": issues.numpy(),
+            "predicted_probability": single(sure),
+            "outlier_score": single(quality.outlier_score(probabilities)),
+        }
+        new = names.take(pa.array(np.where(changed, instead, places)))
+        return pa.table(found), pa.table({"row": numbers, "label": new, "given_label": label, "changed": changed})
 
 
 def _judge(work: Work, source: NpySource, learned: Learned, parts: list[range]) -> None:
@@ -222,70 +256,18 @@ def _judge(work: Work, source: NpySource, learned: Learned, parts: list[range]) 
     missing = [
         k for k in range(len(parts)) if not all(_file(work.out, name, k).exists() for name in (ISSUES, CORRECTED))
     ]
-    if not missing:
-        return
-    classifier, names = _Classifier(work, source), source.names
-    arrays = (learned.transitions, learned.lifts, learned.scores, learned.qualities)
-    calibration = quality.Calibration(*map(torch.from_numpy, arrays))
+    judge = Judge(work, source)
     done = source.rows - sum(len(parts[k]) for k in missing)
     pause = 0.1 if sys.stderr is not None and sys.stderr.isatty() else 10
-    with tqdm(
-        total=source.rows, initial=done, unit=" rows", unit_scale=True, mininterval=pause, disable=not work.progress
-    ) as bar:
+    quiet = not (work.progress and missing)
+    with tqdm(total=source.rows, initial=done, unit=" rows", unit_scale=True, mininterval=pause, disable=quiet) as bar:
         for k in missing:
-            tables = _judge_part(
-                source, classifier, calibration, learned.threshold, work.options.confidence, names, parts[k]
-            )
+            tables = judge.tables(parts[k], learned, work.options.confidence)
             for name, table in zip((ISSUES, CORRECTED), tables, strict=True):
                 _file(work.out, name, k).parent.mkdir(exist_ok=True)
                 with atomic_write(_file(work.out, name, k)) as file:
                     parquet_library(work.out).write_table(table, file)
             bar.update(len(parts[k]))
-
-
-def _judge_part(
-    source: NpySource,
-    classifier: _Classifier,
-    calibration: quality.Calibration,
-    threshold: float,
-    confidence: float,
-    names: Array,
-    rows: range,
-) -> tuple[Any, Any]:
-    """What is thought of some rows, and their corrected labels, as pyarrow tables."""
-    pa = importlib.import_module("pyarrow")
-    numbers = np.arange(rows.start, rows.stop)
-    X = source.floats(source.embeddings.read(rows.start, rows.stop), numbers)
-    places = source.encode(source.labels.read(rows.start, rows.stop))
-    judged = torch.from_numpy(classifier.number[places] >= 0)
-    given = torch.from_numpy(classifier.number[places]).clamp(min=0)
-    trusted = torch.from_numpy(source.marks(rows.start, rows.stop))
-    probabilities = classifier.probabilities(X)
-    right, beliefs = calibration.judge(probabilities, given)
-    right[trusted] = 1.0
-    beliefs[trusted] = torch.nn.functional.one_hot(given[trusted], beliefs.shape[1]).double()
-    issues = (right < threshold) & judged & ~trusted
-    # for an issue the best class except the given one, which may still be ahead of each of the others
-    suggested = torch.where(issues, beliefs.scatter(1, given[:, None], -1.0).argmax(1), beliefs.argmax(1))
-    sure = beliefs.gather(1, suggested[:, None]).squeeze(1)
-    changed = (issues & (sure >= confidence)).numpy()
-    label, instead = pa.array(names).take(pa.array(places)), classifier.judged[suggested.numpy()]
-
-    def known(values: Tensor) -> Any:
-        return pa.array(values.numpy().astype(np.float32), mask=~judged.numpy())
-
-    found = {
-        "row": numbers,
-        "id": numbers if source.ids is None else source.ids.read(rows.start, rows.stop),
-        "given_label": label,
-        "predicted_label": pa.array(names).take(pa.array(instead, mask=~judged.numpy())),
-        "label_quality": known(right),
-        "is_label_issue": issues.numpy(),
-        "predicted_probability": known(sure),
-        "outlier_score": known(quality.outlier_score(probabilities)),
-    }
-    new = pa.array(names).take(pa.array(np.where(changed, instead, places)))
-    return pa.table(found), pa.table({"row": numbers, "label": new, "given_label": label, "changed": changed})
 
 
 def _file(out: Path, name: str, part: int) -> Path:

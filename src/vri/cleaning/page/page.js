@@ -53,7 +53,7 @@ function fillHead() {
   const { accuracy_before: before, accuracy_after: after } = overview;
   if (after !== null) {
     const words = before === null ? percent(after, 1) : `${percent(before, 1)} → ${percent(after, 1)}`;
-    addFact(before === null ? "accuracy" : "accuracy, before → after", words, `on ${overview.accuracy_on}`);
+    addFact(before === null ? "accuracy" : "accuracy, plain training → vri", words, `on ${overview.accuracy_on}`);
   }
   byId("histogram-hint").textContent =
     `${overview.issues.toLocaleString("en-GB")} of ${count(overview.samples, "label")} lie below the threshold.`;
