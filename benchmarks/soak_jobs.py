@@ -242,8 +242,8 @@ def reproduce(out: Path) -> int:
 
     from vri.cli import main
     from vri.paper.catalogue import EXPERIMENTS
-    from vri.paper.experiments import Column
-    from vri.paper.rows import DIGITS, columns, grid, quick
+    from vri.paper.experiments import Column, Grid
+    from vri.paper.rows import DIGITS, columns, quick
 
     table = EXPERIMENTS["tab:flip"]
     data = {**DIGITS, "limit": 200, "clean": 30, "epochs": 4, "batch_size": 20, "checkpoint_every": 3}
@@ -252,7 +252,7 @@ def reproduce(out: Path) -> int:
         quick("cross-entropy", "cross-entropy"),
         quick("VRI", "vri", options={"hidden": [16], "label_dim": 4}),
     ]
-    small = replace(table, grids={"quick": grid(rows, cells)})
+    small = replace(table, grids={"quick": Grid(rows, cells, "four short runs.")})
     with patch.dict(EXPERIMENTS, {"tab:flip": small}):
         return main(["reproduce", "tab:flip", "--seeds", "1", "--jobs", "2", "--out", str(out)])
 

@@ -1,49 +1,36 @@
 """The figures of the paper: what is run for each, at either scale; `vri.paper.figures` draws them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vri.paper import figures as draw
 from vri.paper import verdicts
 from vri.paper.experiments import Column, Experiment, Grid, TableRow
-from vri.paper.rows import (
-    CIFARS,
-    FASHION,
-    LONG,
-    PAPER_WORDS,
-    Values,
-    columns,
-    grid,
-    paper,
-    quick,
-    rivals,
-)
+from vri.paper.rows import FASHION, LONG, PAPER_WORDS, QUICK_WORDS, RATES, Values, cifars, columns, grids, paper, quick
+
+_FASHION = {"Fashion-MNIST": FASHION}
 
 
 def figures() -> list[Experiment]:
     """All figures."""
-    cifar = {"dataset": "cifar10", "backbone": "resnet32"}
     rates = (0.2, 0.4, 0.6)
     vis = Experiment(
         "fig:vis",
         "losses before and after rectification, and the transition matrix",
         "Rectification lowers the losses, the more so the more labels are wrong, and the transition matrix is found.",
-        {
-            "quick": grid([quick("VRI", "vri")], columns({"Fashion-MNIST": FASHION}, "flip", rates)),
-            "paper": Grid([paper("VRI", "vri")], columns({"CIFAR-10": cifar}, "flip", rates), PAPER_WORDS),
-        },
+        grids(_vri, columns(_FASHION, "flip", rates), columns(cifars("resnet32", "CIFAR-10"), "flip", rates)),
         verdicts.rectification,
         draw.rectification,
         examine="rectification",
         compare=None,
     )
-    bounds = {"log σ² within ±1": "log_var", "free σ²": "prior"}
 
-    def collapse_rows(make: Any) -> list[TableRow]:
+    def bounded(make: Any) -> list[TableRow]:
         return [
-            make(f"{name}, k = {k}, {words}", method, options={"samples": k, "bound": bound})
-            for words, bound in bounds.items()
-            for name, method in (("MC", "mc"), ("VRI", "vri"))
+            make(f"{name}, k = {k}, {words}", name.lower(), options={"samples": k, "bound": bound})
+            for words, bound in (("log σ² within ±1", "log_var"), ("free σ²", "prior"))
+            for name in ("MC", "VRI")
             for k in (1, 2, 5)
         ]
 
@@ -51,61 +38,45 @@ def figures() -> list[Experiment]:
         "fig:collapse",
         "variance of the rectifying vector at 70 % uniform noise",
         "Without prior (MC) the variance goes to zero; VRI's stays.",
-        {
-            "quick": grid(
-                collapse_rows(quick),
-                columns({"Fashion-MNIST": LONG}, "uniform", (0.7,)),
-                "Fashion-MNIST: 10,000 noisy + 1,000 clean images, an MLP, 20 epochs, batches of 100. Variance is "
-                "‖σ²‖/√c of the posterior, on average over an epoch: 1 for a standard Gaussian. log σ² is bounded "
-                "by our default, and free as in the paper's code.",
-            ),
-            "paper": Grid(collapse_rows(paper), columns({"CIFAR-10": cifar}, "uniform", (0.7,)), PAPER_WORDS),
-        },
+        grids(
+            bounded,
+            columns({"Fashion-MNIST": LONG}, "uniform", (0.7,)),
+            columns(cifars("resnet32", "CIFAR-10"), "uniform", (0.7,)),
+            "Fashion-MNIST: 10,000 noisy + 1,000 clean images, an MLP, 20 epochs, batches of 100. Variance is "
+            "‖σ²‖/√c of the posterior, on average over an epoch: 1 for a standard Gaussian. log σ² is bounded "
+            "by our default, and free as in the paper's code.",
+        ),
         verdicts.collapse,
         draw.collapse,
         compare=None,
     )
-    many = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-    four = rivals("GLC", "MW-Net", "MSLC") | {"VRI": ("vri", None)}
+
+    def by_rate(data: Mapping[str, Values]) -> list[Column]:
+        found = columns(data, "flip", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7))
+        return [replace(c, group=c.label.split(",")[0], x=100 * c.settings["rate"]) for c in found]
+
     robustness = Experiment(
         "fig:robustness",
         "accuracy as flip noise grows to 70 %",
         "VRI stays accurate up to 70 % flip noise, ahead of GLC, MW-Net and MSLC.",
-        {
-            "quick": grid(
-                [quick(label, method) for label, (method, _) in four.items()],
-                _axis(columns({"Fashion-MNIST": FASHION}, "flip", many), "Fashion-MNIST", [100 * r for r in many]),
-            ),
-            "paper": Grid(
-                [paper(label, method, backbone="resnet32") for label, (method, _) in four.items()],
-                [
-                    column
-                    for name, data in CIFARS.items()
-                    for column in _axis(columns({name: data}, "flip", many), name, [100 * r for r in many])
-                ],
-                PAPER_WORDS,
-            ),
-        },
+        grids(
+            lambda make: [make(name, name.lower()) for name in ("GLC", "MW-Net", "MSLC", "VRI")],
+            by_rate(_FASHION),
+            by_rate(cifars("resnet32")),
+        ),
         verdicts.vri_is_ahead,
         draw.lines("flip noise (%)", "accuracy against noise"),
     )
-    two: dict[str, str] = {"VRI": "vri", "MW-Net": "mw-net"}
     convergence = Experiment(
         "fig:more_ana2",
         "training and meta loss, and the squared norm of the meta gradient",
         "Both losses of VRI converge under 60 % flip noise, and the mean squared norm of the meta gradient falls at "
         "least as fast as 1/√T.",
-        {
-            "quick": grid(
-                [quick(label, method) for label, method in two.items()],
-                columns({"Fashion-MNIST": FASHION}, "flip", (0.4, 0.6)),
-            ),
-            "paper": Grid(
-                [paper(label, method, backbone="resnet32") for label, method in two.items()],
-                columns({"CIFAR-10": {"dataset": "cifar10"}}, "flip", (0.4, 0.6)),
-                PAPER_WORDS,
-            ),
-        },
+        grids(
+            lambda make: [make(name, name.lower()) for name in ("VRI", "MW-Net")],
+            columns(_FASHION, "flip", (0.4, 0.6)),
+            columns(cifars("resnet32", "CIFAR-10"), "flip", (0.4, 0.6)),
+        ),
         verdicts.convergence,
         draw.convergence,
         compare=None,
@@ -113,72 +84,60 @@ def figures() -> list[Experiment]:
     return [vis, collapse, robustness, convergence, _number_of_draws(), _sensitivity()]
 
 
+def _vri(make: Any) -> list[TableRow]:
+    return [make("VRI", "vri")]
+
+
 def _number_of_draws() -> Experiment:
     """fig:number_k."""
-    draws = (1, 2, 3, 5)
 
-    def cells(data: Mapping[str, Values]) -> list[Column]:
+    def by_k(data: Mapping[str, Values]) -> list[Column]:
         return [
             Column(f"{c.label}, k = {k}", {**c.settings, "options": {"samples": k}}, c.label, k)
             for c in columns(data, "flip", (0.2, 0.4))
-            for k in draws
+            for k in (1, 2, 3, 5)
         ]
 
+    def as_in_paper(name: str) -> TableRow:
+        row = paper(name, name.lower())
+        options = {k: v for k, v in row.settings["options"].items() if k != "samples"}  # the column says how many
+        return TableRow(name, {**row.settings, "options": options})
+
+    names = ("MC", "VRI")
     return Experiment(
         "fig:number_k",
         "accuracy against the number of draws k",
         "VRI needs only one or two draws; Monte-Carlo rectification (MC) gains from more.",
         {
-            "quick": grid([quick("MC", "mc"), quick("VRI", "vri")], cells({"Fashion-MNIST": FASHION})),
-            "paper": Grid(
-                [_free_draws("MC", "mc"), _free_draws("VRI", "vri")],
-                cells({name: {**data, "backbone": "resnet32"} for name, data in CIFARS.items()}),
-                PAPER_WORDS,
-            ),
+            "quick": Grid([quick(name, name.lower()) for name in names], by_k(_FASHION), QUICK_WORDS, RATES),
+            "paper": Grid([as_in_paper(name) for name in names], by_k(cifars("resnet32")), PAPER_WORDS),
         },
         verdicts.draws,
         draw.lines("draws k", "accuracy against the number of draws"),
     )
 
 
-def _free_draws(label: str, method: str) -> TableRow:
-    row = paper(label, method)
-    options = {k: v for k, v in row.settings["options"].items() if k != "samples"}  # the column says how many
-    return TableRow(label, {**row.settings, "options": options})
-
-
 def _sensitivity() -> Experiment:
     """fig:sensitivity."""
-    weights, sizes = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0), (50, 100, 250, 500, 1000, 2000)
 
-    def cells(data: Values, noises: Mapping[str, float]) -> list[Column]:
-        found = [
-            Column(f"flip 40 %, λ = {w:g}", {**data, "noise": "flip", "rate": 0.4, "options": {"kl_weight": w}}, "λ", w)
-            for w in weights
+    def varied(data: Values) -> list[Column]:
+        flip, uniform = ({**data, "noise": noise, "rate": 0.4} for noise in ("flip", "uniform"))
+        weights = [
+            Column(f"flip 40 %, λ = {w:g}", {**flip, "options": {"kl_weight": w}}, "λ", w)
+            for w in (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
         ]
-        for noise, rate in noises.items():
-            name = f"{noise} {100 * rate:.0f} %"
-            found += [
-                Column(f"{name}, {n} clean", {**data, "noise": noise, "rate": rate, "clean": n}, name, n) for n in sizes
-            ]
-        return found
+        return weights + [
+            Column(f"{each['noise']} 40 %, {n} clean", {**each, "clean": n}, f"{each['noise']} 40 %", n)
+            for each in (flip, uniform)
+            for n in (50, 100, 250, 500, 1000, 2000)
+        ]
 
-    noises = {"flip": 0.4, "uniform": 0.4}
     return Experiment(
         "fig:sensitivity",
         "sensitivity to λ and to the number of clean samples",
         "The best λ is near 0.001, and more clean samples help.",
-        {
-            "quick": grid([quick("VRI", "vri")], cells(FASHION, noises)),
-            "paper": Grid(
-                [paper("VRI", "vri")], cells({"dataset": "cifar10", "backbone": "resnet18"}, noises), PAPER_WORDS
-            ),
-        },
+        grids(_vri, varied(FASHION), varied(cifars("resnet18", "CIFAR-10")["CIFAR-10"])),
         verdicts.sensitivity,
         draw.sensitivity,
         compare=None,
     )
-
-
-def _axis(found: list[Column], group: str, places: list[float]) -> list[Column]:
-    return [Column(c.label, c.settings, group, x) for c, x in zip(found, places, strict=True)]

@@ -1,6 +1,6 @@
 """Rows and columns that the paper's tables and figures are made of: data, methods and their options."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from vri.methods import METHODS, CrossEntropy
@@ -9,6 +9,7 @@ from vri.paper.experiments import Column, Grid, TableRow
 from vri.paper.settings import Settings, resolve
 
 Values = Mapping[str, Any]
+MakeRows = Callable[[Callable[..., TableRow]], list[TableRow]]  # from `quick` or `paper`
 
 # what the variants of VRI have no use for among the paper's settings
 _WITHOUT = {"mc": ("kl_route", "kl_weight"), "non-bayesian": ("kl_route", "kl_weight", "samples")}
@@ -20,26 +21,11 @@ META = ("mw-net", "pmw-net", "mlc", "mslc", "warpi", "l2rw")
 DIGITS: Values = {"dataset": "digits", "clean": 100, "limit": 1000, "epochs": 70, "backbone": "mlp"}
 FASHION: Values = {"dataset": "fashion-mnist", "clean": 1000, "limit": 10_000, "epochs": 10, "backbone": "mlp"}
 LONG: Values = {**FASHION, "epochs": 20}
-HUMAN: Values = {
-    "dataset": "cifar10n",
-    "noise": "worse",
-    "clean": 1000,
-    "limit": 10_000,
-    "test_limit": 5000,
-    "epochs": 10,
-    "backbone": "small_cnn",
-}
-OPEN: Values = {
-    "dataset": "cifar80n",
-    "clean": 800,
-    "limit": 8000,
-    "test_limit": 4000,
-    "epochs": 6,
-    "backbone": "small_cnn",
-}
+_PHOTOS: Values = {"limit": 10_000, "test_limit": 5000, "epochs": 10, "backbone": "small_cnn"}
+HUMAN: Values = {**_PHOTOS, "dataset": "cifar10n", "noise": "worse", "clean": 1000}
+OPEN: Values = {**_PHOTOS, "dataset": "cifar80n", "clean": 800, "limit": 8000, "test_limit": 4000, "epochs": 6}
 CNN: Values = {**FASHION, "epochs": 6, "test_limit": 5000, "backbone": "small_cnn"}
 SMALL = {"digits": DIGITS, "Fashion-MNIST": FASHION}
-CIFARS = {"CIFAR-10": {"dataset": "cifar10"}, "CIFAR-100": {"dataset": "cifar100"}}
 
 SETTING = (
     "digits: 1,000 noisy + 100 clean samples, 70 epochs; Fashion-MNIST: 10,000 noisy + 1,000 clean, 10 epochs; an MLP"
@@ -86,16 +72,10 @@ def from_config(label: str, name: str) -> Column:
     return Column(label, {k: v for k, v in own.items() if k not in ("method", "options", "seed")})
 
 
-def comparison(names: Mapping[str, tuple[str, tuple[str, ...] | None]], make: Any, **changes: Any) -> list[TableRow]:
-    """Rows of a table that compares methods: the three plain baselines first, VRI last."""
-    listed = {
-        "cross-entropy": ("cross-entropy", ("Baseline",)),
-        "clean only": ("clean-only", None),
-        "fine-tuned": ("fine-tuned", None),
-        **names,
-        "VRI": ("vri", ("VRI",)),
-    }
-    return [make(label, method, published, **changes) for label, (method, published) in listed.items()]
+def cifars(backbone: str, *names: str) -> dict[str, Values]:
+    """CIFAR-10 and CIFAR-100, or one of them, with a classifier."""
+    sets = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
+    return {name: {"dataset": sets[name], "backbone": backbone} for name in names or sets}
 
 
 RIVALS: dict[str, tuple[str, tuple[str, ...] | None]] = {
@@ -109,12 +89,19 @@ RIVALS: dict[str, tuple[str, tuple[str, ...] | None]] = {
     "Co-teaching": ("co-teaching", ("Co-teaching",)),
     "Decoupling": ("decoupling", ("Decoupling",)),
     "JoCoR": ("jocor", ("JoCoR",)),
+    "VRI": ("vri", ("VRI",)),
+}
+BASELINES: dict[str, tuple[str, tuple[str, ...] | None]] = {
+    "cross-entropy": ("cross-entropy", ("Baseline",)),
+    "clean only": ("clean-only", None),
+    "fine-tuned": ("fine-tuned", None),
 }
 
 
-def rivals(*names: str) -> dict[str, tuple[str, tuple[str, ...] | None]]:
-    """Some of them."""
-    return {name: RIVALS[name] for name in names}
+def comparison(*names: str) -> MakeRows:
+    """Rows of a table that compares methods: the three plain baselines first, VRI last."""
+    listed = {**BASELINES, **{name: RIVALS[name] for name in (*names, "VRI")}}
+    return lambda make: [make(label, method, published) for label, (method, published) in listed.items()]
 
 
 def with_backbone(rows: Iterable[TableRow], backbone: str, word: str) -> list[TableRow]:
@@ -129,6 +116,15 @@ def with_backbone(rows: Iterable[TableRow], backbone: str, word: str) -> list[Ta
     ]
 
 
-def grid(rows: list[TableRow], cols: list[Column], words: str = QUICK_WORDS) -> Grid:
-    """A grid at quick scale."""
-    return Grid(rows, cols, words, RATES)
+def grids(
+    rows: MakeRows,
+    quick_columns: Sequence[Column],
+    paper_columns: Sequence[Column],
+    quick_words: str = QUICK_WORDS,
+    paper_words: str = PAPER_WORDS,
+) -> dict[str, Grid]:
+    """The same rows at both scales."""
+    return {
+        "quick": Grid(rows(quick), quick_columns, quick_words, RATES),
+        "paper": Grid(rows(paper), paper_columns, paper_words),
+    }
