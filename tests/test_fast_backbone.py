@@ -241,7 +241,7 @@ def test_the_recipe_gives_defaults_and_no_more() -> None:
         "linear",
         "bf16",
     )
-    assert (chosen.lr, chosen.epochs) == (0.1, 6)
+    assert (chosen.lr, chosen.epochs) == (0.1, 7)
     assert resolve(given={"backbone": "resnet32"}) == Settings(backbone="resnet32")
     assert "backbone" in _OPTIONS
 
