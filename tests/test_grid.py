@@ -108,7 +108,7 @@ def test_of_many_processes_one_gets_the_lock(tmp_path: Path) -> None:
     crew = [context.Process(target=take, args=(path, barrier, out)) for _ in range(6)]
     for process in crew:
         process.start()
-    got = [out.get(timeout=30) for _ in crew]
+    got = [out.get(timeout=300) for _ in crew]
     for process in crew:
         process.join()
     assert got.count(True) == 1
@@ -224,7 +224,7 @@ def test_processes_end_with_the_one_that_started_them(number: signal.Signals, tm
         assert len(owners) >= 2  # and Python's own helper
         os.kill(parent.pid, number)  # it alone
         wait_for(lambda: not any(lives(owner) for owner in owners))
-        parent.wait(60)
+        parent.wait(300)
         assert parent.stderr is not None
         said = parent.stderr.read()
     assert said.count("Traceback") == (number != signal.SIGKILL)  # that of the script itself
@@ -244,7 +244,7 @@ def lives(number: int) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

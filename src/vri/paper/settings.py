@@ -203,6 +203,15 @@ def _kind(kind: Any) -> str:
     return names.get(allowed[0], "a table")
 
 
+_SMALLEST = {
+    1: (
+        "epochs", "batch_size", "meta_batch_size", "limit", "test_limit", "image_size", "threads", "checkpoint_every",
+        "evaluate_every", "selection_size", "first_epochs",
+    ),
+    0: ("clean", "validation", "workers", "warm_up"),
+}  # fmt: skip
+
+
 def _mistakes(settings: Settings) -> list[str]:
     """What is wrong with the values themselves; what depends on the data is checked when it is loaded."""
     choices: dict[str, Iterable[str]] = {
@@ -220,18 +229,13 @@ def _mistakes(settings: Settings) -> list[str]:
         value = getattr(settings, name)
         if value not in known:
             wrong.append(f"{name}={value!r}: expected one of {', '.join(known)}{nearest(value, known)}")
-    positive = ("epochs", "batch_size", "meta_batch_size", "limit", "test_limit", "image_size", "threads")
-    for name in (*positive, "checkpoint_every", "evaluate_every", "selection_size", "first_epochs"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            wrong.append(f"{name}={value}: expected 1 or more")
-    for name in ("clean", "validation", "workers"):
-        if getattr(settings, name) < 0:
-            wrong.append(f"{name}={getattr(settings, name)}: expected 0 or more")
+    for smallest, names in _SMALLEST.items():
+        for name in names:
+            value = getattr(settings, name)
+            if value is not None and value < smallest:
+                wrong.append(f"{name}={value}: expected {smallest} or more")
     if not 0 <= settings.rate <= 1:
         wrong.append(f"rate={settings.rate}: expected a share from 0 to 1, such as 0.4 for 40 %")
-    if settings.warm_up is not None and settings.warm_up < 0:
-        wrong.append(f"warm_up={settings.warm_up}: expected 0 or more")
     if settings.join_selected and settings.selection in TWO_PHASES:
         wrong.append(f"join_selected=true with selection='{settings.selection}': expected one of {', '.join(KINDS)}")
     if not settings.mixup >= 0:

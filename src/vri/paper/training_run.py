@@ -27,7 +27,7 @@ from vri.methods import METHODS
 from vri.methods.base import Method
 from vri.paper.plots import selection_figure
 from vri.paper.prepare import Prepared, prepare
-from vri.paper.runs import Record
+from vri.paper.runs import NOT_HASHED, Record
 from vri.paper.settings import TWO_PHASES, Settings, SettingsError
 from vri.training import batchnorm
 from vri.training import distributed as parallel
@@ -43,7 +43,6 @@ CLASSIFIER = "classifier.safetensors"
 SPLIT = "split.npz"
 SELECTION = "selection.png"
 _LAST = 10  # epochs of the mean that stands beside the last one
-_FREE = ("device", "workers", "threads", "tensorboard", "checkpoint_every", "evaluate_every")  # may differ on resuming
 
 
 def train_run(
@@ -80,10 +79,21 @@ def train_run(
     if settings.precision == "bf16" and (remark := prepare_bfloat16(device)) is not None and parallel.first():
         (on_remark or partial(print, file=sys.stderr))(remark)
     sets, selected = prepare(settings), None
+    shared: dict[str, Any] = {
+        "batch_size": settings.batch_size,
+        "schedule": settings.schedule,
+        "seed": settings.seed,
+        "checkpoint_every": settings.checkpoint_every,
+        "resume": resume,
+        "progress": progress,
+        "num_workers": settings.workers,
+        "transform": sets.transform,
+        "test_transform": sets.test_transform,
+        "on_remark": on_remark,
+    }
     if sets.clean is None and METHODS[settings.method].can_select and settings.selection in TWO_PHASES:
-        sets, selected = select_with_first(
-            settings, sets, device, out / "first", resume, progress, sync_batchnorm, on_remark
-        )
+        first, _ = build(replace(settings, method="cross-entropy", options={}), sets, device, sync_batchnorm)
+        sets, selected = select_with_first(settings, sets, first, out / "first", shared)
     method, description = build(settings, sets, device, sync_batchnorm)
     start = time.perf_counter()
     record: Record = {
@@ -133,26 +143,17 @@ def train_run(
         selection=selection,
         warm_up=0 if selection is not None or not method.can_select else settings.warm_up or 0,
         mixup=settings.mixup,
-        batch_size=settings.batch_size,
         meta_batch_size=settings.meta_batch_size,
         test_set=sets.test,
         validation_set=sets.validation,
         true_labels=sets.true_labels,
         evaluate_every=settings.evaluate_every,
-        schedule=settings.schedule,
-        seed=settings.seed,
         out=out,
-        checkpoint_every=settings.checkpoint_every,
-        resume=resume,
-        progress=progress,
-        num_workers=settings.workers,
-        transform=sets.transform,
         meta_transform=sets.meta_transform,
-        test_transform=sets.test_transform,
         log_tensorboard=settings.tensorboard,
         on_epoch=note,
-        on_remark=on_remark,
         every_class=selected is None,
+        **shared,
     )
     rows[:] = history  # a killed run may have lost the last row of its record
     if parallel.first():
@@ -168,41 +169,17 @@ def train_run(
 
 
 def select_with_first(
-    settings: Settings,
-    sets: Prepared,
-    device: torch.device,
-    out: Path,
-    resume: bool,
-    progress: bool,
-    sync_batchnorm: bool = False,
-    on_remark: Callable[[str], None] | None = None,
+    settings: Settings, sets: Prepared, first: Method, out: Path, shared: dict[str, Any]
 ) -> tuple[Prepared, Record]:
     """Two phases: train a network on all samples; its smallest losses become the clean set of the second one."""
-    method, _ = build(replace(settings, method="cross-entropy", options={}), sets, device, sync_batchnorm)
-    epochs = settings.first_epochs or settings.epochs
-    train(
-        method,
-        sets.train,
-        epochs=epochs,
-        batch_size=settings.batch_size,
-        schedule=settings.schedule,
-        seed=settings.seed,
-        out=out,
-        checkpoint_every=settings.checkpoint_every,
-        resume=resume,
-        progress=progress,
-        num_workers=settings.workers,
-        transform=sets.transform,
-        test_transform=sets.test_transform,
-        on_remark=on_remark,
-    )
-    outputs = list(predict_part(method.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
+    train(first, sets.train, epochs=settings.first_epochs or settings.epochs, out=out, **shared)
+    outputs = list(predict_part(first.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
     losses = parallel.gather(torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in outputs]))
     labels = parallel.gather(torch.cat([y for _, y in outputs]))
     how = Selection(TWO_PHASES[settings.selection], settings.selection_size).sized(len(labels), epochs=2)
     chosen = select(how, losses, labels, len(sets.class_names), sets.true_labels)
     if chosen.remark is not None and parallel.first():
-        (on_remark or partial(print, file=sys.stderr))(f"selected by the first network: {chosen.remark}")
+        (shared["on_remark"] or partial(print, file=sys.stderr))(f"selected by the first network: {chosen.remark}")
     rest = torch.ones(len(labels), dtype=torch.bool)
     rest[chosen.index] = False
     rows = sets.split["train"]
@@ -334,7 +311,7 @@ def _earlier(out: Path, settings: Settings, resume: bool) -> Record:
     different = [
         f"{name} was {then.get(name)!r} and is {value!r}"
         for name, value in now.items()
-        if name not in _FREE and then.get(name) != value
+        if name not in NOT_HASHED and then.get(name) != value
     ]
     if different:
         raise SettingsError(
