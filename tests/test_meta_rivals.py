@@ -306,7 +306,7 @@ def test_metrics(name: str, own: set[str]) -> None:
         assert metrics["meta_loss"] == pytest.approx(found["meta_loss"], abs=1e-12)
         squared = sum(float(g.square().sum()) for g in found["meta"])
         assert metrics["meta_gradient"] == pytest.approx(squared, rel=1e-9)
-    assert method.needs_clean
+    assert method.needs_trusted
     assert method.needs_index is (name == "mslc")
     assert re.search(r"et al\.", method.paper)
 

@@ -52,7 +52,7 @@ def tensors(state: Any) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) else []
 
 
-ALONE = [name for name, method in METHODS.items() if method.can_select or not method.needs_clean]
+ALONE = [name for name, method in METHODS.items() if method.can_select or not method.needs_trusted]
 
 
 @pytest.mark.parametrize(("name", "clean"), [*((name, True) for name in METHODS), *((name, False) for name in ALONE)])

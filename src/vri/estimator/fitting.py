@@ -126,7 +126,7 @@ def fit_network(
     epochs, batch_size = schedule(len(part.train), epochs, batch_size, normalised)
     held = None if part.validation is None else (inputs[part.validation], labels[part.validation])
     clean = None
-    if part.clean is not None and (kind.needs_clean or kind.can_select):
+    if part.clean is not None and (kind.needs_trusted or kind.can_select):
         clean = (inputs[part.clean], labels[part.clean])
     beliefs = Beliefs(model, judged, epochs, transform, None if folder is None else folder / "beliefs.npz")
     history = train(

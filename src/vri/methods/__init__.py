@@ -25,7 +25,7 @@ def _found() -> dict[str, type[Method]]:
     def order(name: str) -> tuple[object, ...]:
         kind = methods[name]
         baseline = FIRST.index(name) if name in FIRST else len(FIRST)
-        return baseline, issubclass(kind, VRI), kind.needs_clean, kind.networks, name == "vri", name
+        return baseline, issubclass(kind, VRI), kind.needs_trusted, kind.networks, name == "vri", name
 
     return {name: methods[name] for name in sorted(methods, key=order)}
 

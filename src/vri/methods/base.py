@@ -72,7 +72,7 @@ class Method(ABC):
     paper: str = ""  # where it comes from
     cost: Cost | None = None  # as `vri bench --methods` measured it
     tuned: Rates | None = None  # None where nobody has looked: the settings of cross-entropy are taken
-    needs_clean: bool = False  # whether it can't do without trusted samples
+    needs_trusted: bool = False  # whether it can't do without trusted samples
     can_select: bool = False  # whether selected samples may stand in for trusted ones; it then has `warm_up`
     needs_index: bool = False  # whether a training batch ends with the samples' numbers
     views: tuple[str, ...] = ("weak",)  # of each training batch; with several, inputs are a tuple of them

@@ -30,7 +30,7 @@ class CleanOnly(CrossEntropy):
     cost = Cost(1.0, 1.0)
     tuned = Rates((0.05, 5e-3), (0.05, 5e-3))
 
-    needs_clean = True
+    needs_trusted = True
 
     @property
     def meta_due(self) -> bool:
@@ -52,7 +52,7 @@ class FineTuned(CrossEntropy):
     cost = Cost(1.0, 1.0)
     tuned = Rates((0.02, 5e-3), (0.05, 5e-4))
 
-    needs_clean = True
+    needs_trusted = True
 
     def __init__(
         self,

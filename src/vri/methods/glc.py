@@ -51,7 +51,7 @@ class GLC(CrossEntropy):
         options: as in `CrossEntropy`.
     """
 
-    needs_clean = True
+    needs_trusted = True
     name = "glc"
     paper = (
         "Hendrycks, Mazeika, Wilson, Gimpel, Using Trusted Data to Train Deep Networks on Labels Corrupted by Severe "

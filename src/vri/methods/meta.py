@@ -53,7 +53,7 @@ class MetaMethod(Method):
         options: generator, head, feature_dim and autocast, as in `Method`; the meta networks stay in full precision.
     """
 
-    needs_clean = True
+    needs_trusted = True
     can_select = True
     kl_weight: float | None = None  # λ: the meta networks minimise L_meta(θ̂) + α·λ·KL; None if there is no KL term
 

@@ -72,6 +72,6 @@ def _guess(settings: Settings) -> float:
         step *= 1 + _META_STEP / every
         if issubclass(method, VRI):
             step += _META_NETWORKS * (0.4 + 0.6 / every)
-    elif method.needs_clean or "teach" in settings.method or settings.method in ("jocor", "decoupling"):
+    elif method.needs_trusted or "teach" in settings.method or settings.method in ("jocor", "decoupling"):
         step *= 2
     return 2 + steps * step

@@ -222,7 +222,7 @@ def build(
     else:
         optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     chosen = METHODS[settings.method]
-    if chosen.needs_clean and not chosen.can_select and sets.clean is None:
+    if chosen.needs_trusted and not chosen.can_select and sets.clean is None:
         raise SettingsError(
             f"method {settings.method} learns from clean samples, but clean={settings.clean}: expected some, "
             "such as clean=1000"

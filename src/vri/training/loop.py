@@ -27,7 +27,7 @@ from vri.training.progress import Reporter, Row, check_tensorboard, say_nothing,
 from vri.training.selection import Selection
 from vri.training.state import History, Run
 from vri.training.streams import Streams
-from vri.training.trusted import GivenClean, JoinedClean, SelectedClean
+from vri.training.trusted import GivenSamples, JoinedSamples, SelectedSamples
 
 __all__ = ["SCHEDULES", "History", "KeepBest", "evaluate", "train"]
 
@@ -180,18 +180,18 @@ def train(
         with_index=method.needs_index,
         **divided,
     )
-    clean: GivenClean | SelectedClean | JoinedClean | None = None
+    clean: GivenSamples | SelectedSamples | JoinedSamples | None = None
     all_clean = None
     after = {"transform": meta_transform or transform}
     if meta_set is not None:
-        clean = given = GivenClean(meta_set, meta_batch_size, seed, warm_up, **after, **divided)
+        clean = given = GivenSamples(meta_set, meta_batch_size, seed, warm_up, **after, **divided)
         settings |= {"warm_up": warm_up} if warm_up else {}
         in_order = Batches(
             meta_set, meta_batch_size, seed=0, shuffle=False, drop_last=False, transform=test_transform, **where
         )
         all_clean = partial(in_order.epoch, 0)
     if method.can_select and (meta_set is None or selection is not None):
-        clean = selected = SelectedClean(
+        clean = selected = SelectedSamples(
             method,
             train_set,
             selection or Selection(),
@@ -205,7 +205,7 @@ def train(
         )
         settings |= selected.selection.settings()
         if meta_set is not None:
-            clean = JoinedClean(given, selected)
+            clean = JoinedSamples(given, selected)
     method.begin_training(noisy.size, all_clean)
     folder = None if out is None else distributed.on_first(partial(_folder, out))
     run = Run(method, epochs * len(noisy), len(noisy), settings, folder)
@@ -327,7 +327,7 @@ def _check_sets(
     for name, data in {"training": train_set, **evaluated}.items():
         if data is not None and length(data) == 0:
             raise ValueError(f"the {name} set is empty: expected at least one sample; check it and its filter")
-    if method.needs_clean and meta_set is None and not method.can_select:
+    if method.needs_trusted and meta_set is None and not method.can_select:
         raise ValueError(
             f"{type(method).__name__} learns from clean samples, but meta_set is None: expected "
             "(inputs, labels) with at least one sample of each class; pass meta_set="

@@ -19,7 +19,7 @@ from vri.training.state import Position
 _META_STREAM = 1  # derives the clean batches' seed from that of the run
 
 
-class GivenClean:
+class GivenSamples:
     """Batches of a clean set, in cycles, after the warm-up."""
 
     def __init__(self, meta_set: Data, batch_size: int, seed: int, warm_up: int = 0, **options: Any) -> None:
@@ -44,7 +44,7 @@ class GivenClean:
         return {}
 
 
-class SelectedClean:
+class SelectedSamples:
     """Batches of training samples with small losses, selected at the beginning of every epoch after the warm-up."""
 
     def __init__(
@@ -110,13 +110,13 @@ class SelectedClean:
         return select(self.selection, losses, labels, self._method.num_classes, self._true_labels)
 
 
-class JoinedClean:
+class JoinedSamples:
     """Clean samples, and as many selected ones beside them in every batch, after the warm-up. Beyond the paper.
 
     Clean samples are few; the selected ones are many, and most of them are right.
     """
 
-    def __init__(self, given: GivenClean, selected: SelectedClean) -> None:
+    def __init__(self, given: GivenSamples, selected: SelectedSamples) -> None:
         self._given, self._selected = given, selected
         self.warm_up = selected.warm_up
 
