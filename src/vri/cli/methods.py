@@ -13,9 +13,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from vri.methods import METHODS
 
-    print(
-        f"{'method':<17} {'trusted samples':<15} {'networks':<9} {'time':>4} {'memory':>6}  what it does, and its paper"
-    )
+    print(f"{'method':<17} {'trusted':<9} {'networks':<9} {'time':>4} {'memory':>6}  what it does, and its paper")
     for name, method in METHODS.items():
         trusted = ("optional" if method.can_select else "needed") if method.needs_trusted else "-"
         what = (method.__doc__ or "").strip().splitlines()[0]
