@@ -20,6 +20,7 @@ from vri.paper import prepare as preparation
 from vri.paper.settings import Settings, resolve
 from vri.paper.training_run import train_run
 from vri.training import precision
+from vri.training.batchnorm import SynchronisedBatchNorm, synchronise
 from vri.training.loop import train
 from vri.training.optimizers import Orthogonal, orthogonal, orthogonalise
 
@@ -51,10 +52,10 @@ def used(model: FastNet) -> FastNet:
     generator = torch.Generator().manual_seed(1)
     for module in model.modules():
         if isinstance(module, ShiftNorm):
-            assert module.running_mean is not None
-            assert module.running_var is not None
-            module.running_mean.normal_(generator=generator)
-            module.running_var.uniform_(0.5, 1.5, generator=generator)
+            assert module.norm.running_mean is not None
+            assert module.norm.running_var is not None
+            module.norm.running_mean.normal_(generator=generator)
+            module.norm.running_var.uniform_(0.5, 1.5, generator=generator)
             nn.init.normal_(module.shift, generator=generator)
     return model.eval()
 
@@ -74,7 +75,7 @@ def test_forward_written_out() -> None:
         for conv, norm, pool in zip(convs, norms, [True, False] * 3, strict=True):
             x = functional.conv2d(x, conv.weight, padding=1)
             x = functional.max_pool2d(x, 2) if pool else x
-            x = functional.batch_norm(x, norm.running_mean, norm.running_var, bias=norm.shift)
+            x = functional.batch_norm(x, norm.norm.running_mean, norm.norm.running_var, bias=norm.shift)
             x = functional.gelu(x)
         return x.amax((2, 3)) @ head.weight.T + head.bias
 
@@ -114,6 +115,11 @@ def test_images_that_are_too_small_are_refused() -> None:
     assert small()(torch.zeros(2, CHANNELS, 9, 9)).shape == (2, CLASSES)
     with pytest.raises(ValueError, match=r"images of 9x8 pixels are too small .* expected 9x9 or more"):
         small()(torch.zeros(2, CHANNELS, 9, 8))
+
+
+def test_workers_can_share_its_statistics() -> None:
+    model = synchronise(small())
+    assert sum(isinstance(m, SynchronisedBatchNorm) for m in model.modules()) == 6
 
 
 # the optimizer

@@ -2,7 +2,7 @@
 
 It follows the CIFAR-10 speed records: a frozen first layer that whitens 2x2 patches, three blocks of two convolutions
 each, max-pooling, BatchNorm without a learned scale, GELU, and convolutions that start as the identity. Train it with
-`vri.training.optimizers.orthogonal`, in large batches and for few epochs: see `RECIPE`.
+`vri.training.optimizers.orthogonal`, in large batches and for few epochs, as `vri train --backbone fast` does.
 """
 
 import math
@@ -64,26 +64,26 @@ class IdentityConv(nn.Conv2d):
         nn.init.dirac_(self.weight[: self.in_channels])
 
 
-class ShiftNorm(nn.BatchNorm2d):
+class ShiftNorm(nn.Module):
     """BatchNorm with a learned shift and no scale.
 
     The shift is added apart: in mixed precision BatchNorm then has no float32 weights, which make it slower.
     """
 
     def __init__(self, channels: int) -> None:
-        super().__init__(channels, momentum=0.4, affine=False)  # statistics of few steps, so recent ones count more
+        super().__init__()
+        # a training has few steps, so the statistics follow the recent ones
+        self.norm = nn.BatchNorm2d(channels, momentum=0.4, affine=False)
         self.shift = nn.Parameter(torch.zeros(channels))
 
     def reset_parameters(self) -> None:
-        """Begin with no shift and no statistics."""
-        self.reset_running_stats()
-        if hasattr(self, "shift"):
-            nn.init.zeros_(self.shift)
+        """Begin with no shift."""
+        nn.init.zeros_(self.shift)
 
     def forward(self, x: Tensor) -> Tensor:
         """Of mean `shift` and variance one in each channel."""
-        x = super().forward(x)
-        return x + self.shift.to(x.dtype)[:, None, None]
+        normal: Tensor = self.norm(x)
+        return normal + self.shift.to(normal.dtype)[:, None, None]
 
 
 class Block(nn.Module):
