@@ -177,7 +177,7 @@ def table() -> str:
         "with momentum 0.9, cosine schedule. Every method has learning rate and weight decay chosen on the validation "
         "split, for each column by itself: the baselines from {0.02, 0.05, 0.1} × {0.0005, 0.005}, VRI from the "
         "smaller 0.02 × {0.0005, 0.005}. For the CNN each keeps what it chose for the MLP on Fashion-MNIST with flip "
-        "noise; in the long schedule the baselines choose their weight decay anew, VRI its learning rate (at weight "
+        "noise; in the long schedule the baselines choose their weight decay again, VRI its learning rate (at weight "
         "decay 0.005, without which it memorises the noise there). The choice stands in brackets.",
         "",
         "Defaults: " + ", ".join(f"`{k}={v!r}`" for k, v in BASE.items()) + ".",

@@ -79,7 +79,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=0, help="worker processes; 0 runs nothing")
+    parser.add_argument("--jobs", type=int, default=0, help="processes; 0 runs nothing")
     parser.add_argument("--minutes", type=float, default=90)
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()

@@ -25,7 +25,7 @@ from vri.paper.runs import RunTable
 
 _FREE = ("seconds", "started", "peak_memory_mb", "commit")  # what may differ between two runs of the same
 _ROWS = 600  # images in each file of the small CIFAR-10
-_RATE = 5e6  # bytes a second of the server
+_RATE = 5e6  # bytes per second of the server
 
 
 @dataclass(frozen=True)

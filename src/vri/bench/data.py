@@ -37,7 +37,7 @@ _WAYS = {  # name: operations of RandAugment
 
 
 def measure_data(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
-    """Images a second through load, crop, flip and RandAugment, and their share of a step of ResNet-32.
+    """Images per second through load, crop, flip and RandAugment, and their share of a step of ResNet-32.
 
     The images are random bytes of CIFAR's shape. Both sides are given the same: uint8 images in memory in,
     a normalised float batch on the device out.
@@ -50,7 +50,7 @@ def measure_data(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
 
     rows, raw = [], {}
     bars = {"crop + flip": Bar(">=", 10), "crop + flip + RandAugment": Bar(">=", 3)}
-    heading = f"images a second, batches of {sizes.batch}, 3 x {sizes.image} x {sizes.image}, one thread each"
+    heading = f"images per second, batches of {sizes.batch}, 3 x {sizes.image} x {sizes.image}, one thread each"
     for name in _WAYS:
         sides = {"vri": _take(ours[name], _BLOCK), "Pillow": _take(theirs[name], _BLOCK)}
         with one_thread():

@@ -43,7 +43,7 @@ def measure_distributed(sizes: Sizes, device: str) -> tuple[list[Measurement], d
 def rows_of(found: Mapping[str, Any], sizes: Sizes) -> list[Measurement]:
     """The table of what `take_steps` found."""
     model = found["model bytes"]
-    heading = f"exchanged a step, ResNet-32 with {model / 2**20:.2f} MiB of parameters = 1"
+    heading = f"exchanged per step, ResNet-32 with {model / 2**20:.2f} MiB of parameters = 1"
     rows = [
         Measurement(heading, f"{name}, {what}", [bytes_a_step / model])
         for name, kinds in found["bytes"].items()
@@ -51,7 +51,7 @@ def rows_of(found: Mapping[str, Any], sizes: Sizes) -> list[Measurement]:
     ]
     meta = found["meta bytes"]
     rows.append(Measurement(heading, "meta networks' parameters", [meta / model]))
-    heading = f"time of a step, batch {sizes.batch}, {found['threads']} thread a worker, one worker = 1"
+    heading = f"time of a step, batch {sizes.batch}, {found['threads']} thread per worker, one worker = 1"
     for name, seconds in found["seconds"].items():
         rows.append(Measurement(heading, f"{name}, one worker", [1e3 * s for s in seconds["one"]], "ms"))
         rows.append(Measurement(heading, f"{name}, {WORKERS} workers", ratios(seconds, "all", "one")))

@@ -64,7 +64,7 @@ class Sizes:
     rounds: int = 15  # of single steps
     periods: int = 4  # of PERIOD steps
     extra_rounds: int = 5  # in the other layouts; 0 leaves them out
-    budget: float = 18.0  # seconds a table, after which no more rounds are begun: a slow machine takes fewer
+    budget: float = 18.0  # seconds per table, after which no more rounds are begun: a slow machine takes fewer
     memory_runs: int = 2
     memory_steps: int = 3
     overhead_steps: int = 200
@@ -145,7 +145,7 @@ def take_turns(
     device: str = "cpu",
     budget: float = float("inf"),
 ) -> Samples:
-    """Seconds a step, one number a round: the methods take turns after each of its `steps` steps.
+    """Seconds per step, one number per round: the methods take turns after each of its `steps` steps.
 
     One step of each comes first and isn't counted. After `budget` seconds the last round is finished, the
     second at the earliest.
@@ -178,7 +178,7 @@ def _timed(method: Method, batch: Batch, meta_batch: Batch, device: str) -> floa
 
 
 def ratios(seconds: Samples, name: str, reference: str) -> list[float]:
-    """Of two variants, one number a round."""
+    """Of two variants, one number per round."""
     return [a / b for a, b in zip(seconds[name], seconds[reference], strict=True)]
 
 

@@ -17,7 +17,7 @@ from vri.training.evaluation import modes_restored
 
 BINS = 60  # of the losses' histogram
 LARGEST = 12.0  # loss at its right end, which takes all larger ones
-_DRAWS = 8  # of the rectifying vector, a sample
+_DRAWS = 8  # of the rectifying vector, per sample
 _ROUNDS = 40  # of steps whose time is taken
 _BATCH = 500
 

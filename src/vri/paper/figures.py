@@ -23,7 +23,7 @@ _DPI = 120
 
 
 def lines(axis: str, title: str) -> Callable[[Results], Picture]:
-    """Accuracy of each row along an axis, a panel a group."""
+    """Accuracy of each row along an axis, one panel per group."""
 
     def draw(results: Results) -> Picture:
         groups = list(dict.fromkeys(c.group for c in results.grid.columns))
@@ -123,7 +123,7 @@ def collapse(results: Results) -> Picture:
 
 
 def convergence(results: Results) -> Picture:
-    """Training loss, meta loss and the mean squared meta gradient by epoch; a row of panels a noise."""
+    """Training loss, meta loss and the mean squared meta gradient by epoch; a row of panels per noise."""
     titles = {"loss": "training loss", "meta_loss": "meta loss", "meta_gradient": "squared meta gradient"}
     figure = Figure(figsize=(14, 0.6 + 3.8 * len(results.columns)), layout="constrained", dpi=_DPI)
     axes = figure.subplots(len(results.columns), 3, squeeze=False)

@@ -18,7 +18,7 @@ Curves = Mapping[str, npt.NDArray[np.float64]]  # name: (seeds, epochs)
 
 
 def accuracy_curves(axes: Axes, curves: Curves, colours: Mapping[str, str]) -> None:
-    """Mean test accuracy an epoch, with a band of one standard deviation over the seeds."""
+    """Mean test accuracy per epoch, with a band of one standard deviation over the seeds."""
     for (name, runs), style in zip(curves.items(), STYLES, strict=False):
         mean, sd = 100 * runs.mean(0), 100 * runs.std(0, ddof=1 if len(runs) > 1 else 0)
         epochs = np.arange(1, len(mean) + 1)
@@ -74,7 +74,7 @@ def demo_figure(
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """One colour a name, in order."""
+    """One colour per name, in order."""
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
 
 

@@ -20,7 +20,7 @@ _PLAIN = ("digits", "fashion-mnist")  # sets that are not cropped or flipped unl
 _BACKBONES = {"digits": "mlp", "fashion-mnist": "small_cnn"}
 _CROP = 4  # pixels of padding, as usual for 32x32 images
 _SHIFT = 2  # likewise, for trainings of a few epochs, which learn too slowly with more
-_RAND_AUGMENT = 2  # operations an image
+_RAND_AUGMENT = 2  # operations per image
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ class Published:
         backbone: classifier.
         accuracy: test accuracy in %.
         std: its standard deviation, where one is printed.
-        minutes: an epoch, where printed.
+        minutes: per epoch, where printed.
         note: where the paper contradicts itself.
     """
 

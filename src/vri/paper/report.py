@@ -64,7 +64,7 @@ def sheet(results: Results) -> Sheet:
     headings = list(dict.fromkeys(p.column for p in printed))
     timed = results.experiment.examine == "step-time"
     times = ["step, cross-entropy = 1", "step (ms)"] if timed else []
-    minutes = ["published: min an epoch"] if any(p.minutes for p in printed) else []
+    minutes = ["published: min per epoch"] if any(p.minutes for p in printed) else []
     header = [
         "method",
         *(f"{results.scale}: {c}" for c in results.columns),
@@ -129,7 +129,7 @@ def as_csv(header: Sequence[str], body: Sequence[Sequence[Any]]) -> str:
 
 
 def noise_hashes(results: Results) -> dict[str, list[str]]:
-    """The noise of each column, a short hash a seed."""
+    """The noise of each column, one short hash per seed."""
     found = {}
     for column in results.columns:
         hashes = [str(r["noise_hash"])[:8] for r in results.records(results.rows[-1], column) if r.get("noise_hash")]

@@ -281,7 +281,7 @@ def read_record(out: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SettingsError(f"{out / RECORD} can't be read ({error}); delete it to start anew") from None
+        raise SettingsError(f"{out / RECORD} can't be read ({error}); delete it to start again") from None
     return content if isinstance(content, dict) else None
 
 
