@@ -48,8 +48,8 @@ RUNS: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "mw-net, normalised, backprop": ("mw-net", {"normalize": True, "hypergradient": "backprop"}, (BATCH, CLEAN)),
     "l2rw, backprop": ("l2rw", {"hypergradient": "backprop"}, (BATCH, CLEAN)),
 }
-# mixup pairs samples of one share; small losses are found in one; a Beta draw depends on those before it
-EXACT = [name for name in RUNS if name not in ("mixup", "co-teaching", "jocor", "pmw-net")]
+# samples are paired, small losses and neighbours found in one share; a Beta draw depends on those before it
+EXACT = [name for name in RUNS if name not in ("mixup", "ncr", "co-teaching", "jocor", "pmw-net")]
 
 
 def network(*between: nn.Module, seed: int = 0) -> nn.Sequential:

@@ -21,11 +21,14 @@ from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.decoupling import Decoupling
 from vri.methods.elr import ELR
 from vri.methods.gce import GCE, generalised_cross_entropy
+from vri.methods.gjs import GJS
 from vri.methods.glc import GLC
 from vri.methods.jocor import JoCoR
 from vri.methods.label_smoothing import LabelSmoothing, smoothed_cross_entropy
 from vri.methods.mixup import Mixup
+from vri.methods.ncr import NCR
 from vri.methods.sce import SCE, symmetric_cross_entropy
+from vri.methods.sop import SOP, SOPPlus
 from vri.training.checkpoints import load_checkpoint, save_checkpoint
 
 CLASSES, SIZE, BATCH, EPOCHS = 3, 12, 6, 3  # so an epoch has 2 steps
@@ -45,8 +48,12 @@ RIVALS: dict[str, Callable[..., Method]] = {
     "decoupling": Decoupling,
     "JoCoR": lambda *args, **options: JoCoR(*args, **{"noise_rate": 0.5, "num_gradual": 2, **options}),
     "ELR": ELR,
+    "GJS": GJS,
     "GLC": GLC,
     "GLC without restart": lambda *args, **options: GLC(*args, restart=False, **options),
+    "NCR": NCR,
+    "SOP": SOP,
+    "SOP+": SOPPlus,
 }
 
 
