@@ -1,5 +1,6 @@
 """The meta network V_φ and the prior network H_ω."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -24,6 +25,15 @@ BOUNDS: dict[str, tuple[Bound, Bound]] = {  # name: (meta network, prior network
     "prior": (lambda m, s, _: Gaussian(m, s), _bounded_log_var),
     "none": (lambda m, s, _: Gaussian(m, s),) * 2,
 }
+
+
+def follow_features(feature_dim: int) -> tuple[int, int]:
+    """Hidden widths for features of this width: the power of two above it, and half of it; 64 to 1024.
+
+    The paper has 1024 and 512 throughout, which for a small classifier costs more than the classifier itself.
+    """
+    width = min(max(2 ** math.ceil(math.log2(feature_dim)), 64), 1024)
+    return width, width // 2
 
 
 class _GaussianMLP(nn.Module):

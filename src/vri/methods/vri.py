@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vri.core import objective
 from vri.core.checks import Batch, check_finite, check_labels
-from vri.core.networks import BOUNDS, MetaNetwork, PriorNetwork
+from vri.core.networks import BOUNDS, MetaNetwork, PriorNetwork, follow_features
 from vri.core.objective import SQUASHES, Gaussian
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.meta import MetaMethod
@@ -40,7 +40,8 @@ class VRI(MetaMethod):
         generator: source of all randomness (ε, dropout masks, initial meta networks); seeded with 0 if not given.
         head: name of the last linear layer, where it can't be found.
         feature_dim: width of the features, for a model that returns (logits, features).
-        hidden: hidden widths of both meta networks.
+        hidden: hidden widths of both meta networks; "auto" follows the width of the features, see
+            `networks.follow_features`. Beyond the paper; (1024, 512) is the paper.
         label_dim: size of the label embedding.
         squash: π: "sigmoid", "tanh" or "none".
         kl_route: how KL reaches the meta networks: "objective" (features detached, KL in their objective: the
@@ -88,7 +89,7 @@ class VRI(MetaMethod):
         generator: torch.Generator | None = None,
         head: str | None = None,
         feature_dim: int | None = None,
-        hidden: Sequence[int] = (1024, 512),
+        hidden: str | Sequence[int] = "auto",
         label_dim: int = 64,
         squash: str = "sigmoid",
         kl_route: str = "objective",
@@ -106,6 +107,7 @@ class VRI(MetaMethod):
         autocast: torch.dtype | None = None,
     ) -> None:
         mistakes = [
+            *must_be("hidden", hidden, not isinstance(hidden, str) or hidden == "auto", "'auto' or widths"),
             *one_of("squash", squash, SQUASHES),
             *one_of("kl_route", kl_route, ("objective", "features")),
             *one_of("bound", bound, BOUNDS),
@@ -139,7 +141,7 @@ class VRI(MetaMethod):
         self.kl_weight, self.kl_route = kl_weight if self.has_prior else None, kl_route
         width = self.classifier.feature_dim
         shape: dict[str, Any] = {
-            "hidden": hidden,
+            "hidden": follow_features(width) if hidden == "auto" else hidden,
             "bound": bound,
             "log_var_bound": log_var_bound,
             "initial_mean": initial_mean,
