@@ -40,7 +40,7 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
         "batch_size was 5 and is 4; meta_batch_size was 5 and is 4; learning rates was [0.1] and is [0.2]; "
         "schedule was 'cosine' and is 'constant'; seed was 0 and is 1; "
         f"checksum of the training labels was {checksum(y)!r} and is {checksum(y.flip(0))!r}. "
-        "Use the same settings to go on; pass resume=False, or another out=, to start anew"
+        "Use the same settings to go on; pass resume=False, or another out=, to start over"
     )
     with pytest.raises(CheckpointError, match="method was 'CrossEntropy' and is 'Recorder'"):
         fit(Recorder(), out=tmp_path)
@@ -83,7 +83,7 @@ def test_damaged_checkpoint(how: str, tmp_path: Path) -> None:
     before.unlink()
     with pytest.raises(CheckpointError) as caught:
         fit(cross_entropy(), out=tmp_path)
-    fix = "damaged or not of vri: expected a whole file; delete it, or pass resume=False, to start anew"
+    fix = "damaged or not of vri: expected a whole file; delete it, or pass resume=False, to start over"
     assert str(caught.value) == f"the checkpoint {path} is {fix}"
     before.write_bytes(b"")
     with pytest.raises(CheckpointError) as caught:
@@ -264,7 +264,7 @@ def test_divergence_keeps_the_checkpoint(metrics: dict[str, float], reason: str,
     path = tmp_path / "checkpoint.pt"
     assert str(caught.value) == (
         f"training diverged in epoch 2, step 7 of 8: {reason}. The checkpoint of step 4 is kept: {path}. Try "
-        "a lower learning rate (here it was 1), starting anew with resume=False or another out="
+        "a lower learning rate (here it was 1), starting over with resume=False or another out="
     )
     assert load_checkpoint(path)["step"] == 4
 

@@ -1,4 +1,4 @@
-"""Mistakes at the border, word for word: what came, what was expected, how to mend it."""
+"""Mistakes at the border, word for word: what came, what was expected, how to fix it."""
 
 import re
 from collections.abc import Callable
@@ -337,19 +337,19 @@ def test_finding_the_head(model: nn.Module, options: dict[str, Any], text: str) 
         (
             Returns(lambda x: (x[:, :3], x)),
             {"feature_dim": 6},
-            "the model returns features of shape (4, 4), expected (4, 6): one vector a sample; "
+            "the model returns features of shape (4, 4), expected (4, 6): one vector per sample; "
             "pass feature_dim= or another head=",
         ),
         (
             Returns(lambda x: (x[:, :3], x[:2])),
             {"feature_dim": 4},
-            "the model returns features of shape (2, 4), expected (4, 4): one vector a sample; "
+            "the model returns features of shape (2, 4), expected (4, 4): one vector per sample; "
             "pass feature_dim= or another head=",
         ),
         (
             network(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3), nn.Flatten(), nn.Linear(6, 3)),
             {"head": "1"},
-            "the layer '1' reads features of shape (4, 2, 2), expected (4, 2): one vector a sample; "
+            "the layer '1' reads features of shape (4, 2, 2), expected (4, 2): one vector per sample; "
             "pass feature_dim= or another head=",
         ),
         (

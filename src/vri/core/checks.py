@@ -1,4 +1,4 @@
-"""Checks at the border: each error says what came, what was expected and how to mend it."""
+"""Checks at the border: each error says what came, what was expected and how to fix it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -189,7 +189,7 @@ class Classifier:
         if features.shape != (len(logits), self.feature_dim):
             raise ValueError(
                 f"{source} features of shape {tuple(features.shape)}, expected "
-                f"({len(logits)}, {self.feature_dim}): one vector a sample; pass feature_dim= or another head="
+                f"({len(logits)}, {self.feature_dim}): one vector per sample; pass feature_dim= or another head="
             )
         return Outputs(logits.to(self.dtype), features.to(self.dtype))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Gaussian(NamedTuple):
-    """A factorised Gaussian over rectifying vectors, one row a sample."""
+    """A factorised Gaussian over rectifying vectors, one row per sample."""
 
     mean: Tensor  # (n, c)
     log_var: Tensor  # (n, c), log σ²

@@ -1,6 +1,6 @@
 """Faster forward-mode rules for the two operators that dominate a tangent pass of a convolutional network.
 
-Convolution: PyTorch computes the output anew beside its two tangent terms. The training forward on the same batch has
+Convolution: PyTorch computes the output again beside its two tangent terms. The training forward on the same batch has
 computed it already, so a third of the work is saved by keeping it.
 
 BatchNorm: PyTorch composes the tangent in training mode from a dozen elementwise operators, which cost more than the
@@ -112,7 +112,7 @@ def _batch_norm(
     y_dot = torch.ops.aten.native_batch_norm_backward(
         x_dot, primal, gamma, running_mean, running_var, mean, inv_std, training, eps, [True, False, False]
     )[0]
-    shape = (1, -1, *[1] * (x.ndim - 2))  # one number a channel
+    shape = (1, -1, *[1] * (x.ndim - 2))  # one number per channel
     if gamma_dot is not None:  # + γ̇ x̂ = γ̇r·x − γ̇rμ
         scale = gamma_dot * inv_std
         shift = scale * mean if beta_dot is None else scale * mean - beta_dot

@@ -44,7 +44,7 @@ class Batches:
     Args:
         dataset: a tuple of tensors (in place of a tensor also a tuple or dict of them), a `TensorDataset`, a
             `Subset` of one, or any map-style data set.
-        batch_size: samples a batch; a smaller data set is one batch.
+        batch_size: samples per batch; a smaller data set is one batch.
         seed: of order and random transforms.
         drop_last: whether a last, partial batch is left out; by default only if it has a single sample (divided: fewer
             than two for each process), on which BatchNorm fails.
@@ -76,7 +76,7 @@ class Batches:
         divide: bool = False,
     ) -> None:
         if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: expected 1 or more samples a batch; raise it")
+            raise ValueError(f"batch_size={batch_size}: expected 1 or more samples per batch; raise it")
         self._dataset, self._tensors = dataset, _in_memory(dataset)
         self._views = tuple(views) if len(views) > 1 else ()
         transform = views[0] if len(views) == 1 else transform
@@ -108,7 +108,7 @@ class Batches:
         self._len = whole + (rest > 0 and not drop)
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return self._len
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:

@@ -297,5 +297,5 @@ class LossNetwork(nn.Module):
         self._squash = squash
 
     def forward(self, losses: Tensor) -> Tensor:
-        """One number a sample: (n,) to (n,)."""
+        """One number per sample: (n,) to (n,)."""
         return self._squash(self.layers(losses.unsqueeze(1)).squeeze(1))

@@ -23,7 +23,7 @@ class TwoNetworks(Method):
         num_classes: c.
         optimizer: of the first network; the second's learning rates are copied from it at every step.
         second: the second network and its optimizer. Without it the network is a copy of the first whose trained
-            layers are drawn anew by their `reset_parameters`, and the optimizer is of the same kind with the same
+            layers are initialised again by their `reset_parameters`, and the optimizer is of the same kind with the same
             options; so give it where the first starts from pretrained weights.
         generator: source of all randomness; seeded with 0 if not given.
         head: name of the last linear layer of both, where it can't be found.
@@ -112,7 +112,7 @@ def smallest(losses: Tensor, forget: float) -> Tensor:
 
 
 def draw_second(first: Classifier, seed: int) -> Second:
-    """A copy of a classifier with its trained layers drawn anew, and an optimizer of the same kind for it."""
+    """A copy of a classifier with its trained layers initialised again, and an optimizer of the same kind for it."""
     model = copy.deepcopy(first.model)
     parameters = dict(model.named_parameters())
     trained = {parameters[name] for name in first.parameters}

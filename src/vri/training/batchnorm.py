@@ -17,7 +17,7 @@ class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training or distributed.world() == 1:
             return super().forward(input)
         dims = [0, *range(2, input.ndim)]
-        shape = (1, -1, *[1] * (input.ndim - 2))  # one number a channel
+        shape = (1, -1, *[1] * (input.ndim - 2))  # one number per channel
         x = input.to(torch.promote_types(input.dtype, torch.float32))
         counted = distributed.total(torch.cat([x.sum(dims), x.new_tensor([x.numel() / x.shape[1]])]))
         count, mean = counted[-1].detach(), counted[:-1] / counted[-1].detach()

@@ -49,12 +49,12 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read what `save_checkpoint` wrote, with tensors on the CPU; runs no code from the file.
 
-    Where it is damaged, the one before takes its place, which is told on stderr.
+    Where it is damaged, the one before takes its place, and a line on stderr says so.
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint at {path}")
-    fix = "delete it, or pass resume=False, to start anew"
+    fix = "delete it, or pass resume=False, to start over"
     state, before = _read(path), previous_checkpoint(path)
     if state is None:
         also = " and the one before it are" if before.exists() else " is"
@@ -114,7 +114,7 @@ def check_settings(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any])
     if different:
         raise CheckpointError(
             f"the checkpoint {path} is of another run: {'; '.join(different)}. "
-            "Use the same settings to go on; pass resume=False, or another out=, to start anew"
+            "Use the same settings to go on; pass resume=False, or another out=, to start over"
         )
 
 

@@ -74,7 +74,7 @@ def train(
     keep_best: KeepBest | None = None,
     every_class: bool = True,
 ) -> History:
-    """Train `method` and return one row of numbers an epoch.
+    """Train `method` and return one row of numbers per epoch.
 
     With `out`, a run that was killed at any moment and is started again with the same call ends with the same
     weights, bit by bit, as one never stopped. The optimizer's learning rates and the modes of the model's
@@ -87,7 +87,7 @@ def train(
         method: what to train; built in the same way when a run is to go on.
         train_set: noisy samples: a tuple of tensors (inputs, labels), or a map-style data set of such pairs.
         meta_set: clean samples, for methods that use them; gone through in cycles. Without them, methods that
-            can do so learn from training samples selected anew in each epoch (Algorithm 2).
+            can do so learn from training samples selected again in each epoch (Algorithm 2).
         epochs: passes through `train_set`, with those of the warm-up.
         selection: how these samples are selected; `Selection()` if not given. Given together with a meta_set, clean
             batches have selected samples beside the clean ones.
@@ -95,8 +95,8 @@ def train(
             without one. Those before a selection are `Selection(warm_up=...)`.
         mixup: mix noisy samples with each other, and clean ones likewise, with shares from Beta(mixup, mixup), within
             a worker's rows; 0 mixes nothing. A method is better mixed here than by `Mixup`, which is one of its own.
-        batch_size: noisy samples a step, of all workers together.
-        meta_batch_size: clean samples a step; as many as noisy ones if not given.
+        batch_size: noisy samples per step, of all workers together.
+        meta_batch_size: trusted samples per step; as many as noisy ones if not given.
         test_set: evaluated after every epoch, see `evaluate_every`.
         validation_set: likewise.
         true_labels: right labels of `train_set` in its order, where known: rows then have `memorised` and
@@ -109,8 +109,8 @@ def train(
         out: folder for `history.jsonl` and `checkpoint.pt`; nothing is written without it.
         checkpoint_every: steps between checkpoints. If not given, one is written after each epoch, or after several
             short ones, so that it takes no more than a twentieth of the time. The last step is always saved.
-        resume: go on from the checkpoint in `out`, if there is one; False deletes it and starts anew.
-        progress: show a bar, or a line an epoch where stderr is not a terminal.
+        resume: go on from the checkpoint in `out`, if there is one; False deletes it and starts over.
+        progress: show a bar, or one line per epoch where stderr is not a terminal.
         num_workers: processes that load data sets which are not in memory.
         transform: what happens to the inputs of a training batch on the model's device, as a function of inputs
             and a seed that is the batch's own; `vri.data.Augment` is one. Only for sets in memory.

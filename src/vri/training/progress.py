@@ -16,7 +16,7 @@ _REFRESH = 0.2  # seconds between two looks at the numbers of the bar
 
 
 class Reporter:
-    """A bar over all steps with the time left; one line an epoch where stderr is not a terminal.
+    """A bar over all steps with the time left; one line per epoch where stderr is not a terminal.
 
     Args:
         enabled: False keeps quiet.

@@ -18,7 +18,7 @@ from vri.training import checkpoints as checkpoint
 from vri.training import distributed
 from vri.training.progress import Row
 
-History = list[Row]  # one dict an epoch; pandas.DataFrame(history) is the table
+History = list[Row]  # one dict per epoch; pandas.DataFrame(history) is the table
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Run:
             except (KeyError, RuntimeError, TypeError, ValueError) as error:
                 raise checkpoint.CheckpointError(
                     f"the checkpoint {path} does not fit the method: {error}. Build model and method as in "
-                    "the first call to go on; pass resume=False, or another out=, to start anew"
+                    "the first call to go on; pass resume=False, or another out=, to start over"
                 ) from None
             self._saved_step = self.at.step
             self._start -= self.at.seconds
@@ -168,7 +168,7 @@ class Run:
                 file.write(json.dumps(row) + "\n")
 
     def how_to_go_on(self) -> str:
-        """One line for who pressed Ctrl-C."""
+        """One line for the user who pressed Ctrl-C."""
         where = f"interrupted after step {self.at.step} of {self.total}"
         if self.folder is None:
             return f"{where}; nothing is saved: pass out= to be able to go on"
@@ -193,5 +193,5 @@ class Run:
         rate = float(self.method.optimizer.param_groups[0]["lr"])
         return DivergenceError(
             f"training diverged in epoch {epoch}, step {step} of {self.total}: {reason}.{kept} Try a lower "
-            f"learning rate (here it was {rate:g}), starting anew with resume=False or another out="
+            f"learning rate (here it was {rate:g}), starting over with resume=False or another out="
         )

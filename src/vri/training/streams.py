@@ -24,7 +24,7 @@ class Streams(TrainingData):
         run: whose position remembers the streams.
         method: predicts.
         train_set: noisy samples.
-        batch_size: samples a batch of a stream, of all processes together.
+        batch_size: samples per batch of a stream, of all processes together.
         seed: of the run.
         views: transform of each kind of view.
         test_transform: for predictions.

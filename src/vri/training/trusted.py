@@ -1,4 +1,4 @@
-"""Where clean batches come from: a clean set, samples selected anew in every epoch (Algorithm 2), or both."""
+"""Where clean batches come from: a clean set, samples selected again in every epoch (Algorithm 2), or both."""
 
 import time
 from collections.abc import Iterator, Mapping
