@@ -1,4 +1,4 @@
-"""About how long a run takes: by runs of its kind that are done, else by the cost of a step."""
+"""About how long a run takes: by runs of its kind that are done, else by the cost of a step of its method."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from vri.methods import METHODS, VRI
-from vri.methods.meta import MetaMethod
 from vri.paper.grid import TABLE, Run, missing
 from vri.paper.runs import RunTable
 from vri.paper.settings import Settings
@@ -21,8 +20,7 @@ _STEP = {
     "resnet50": 30.0,
     "vgg19_bn": 2.5,
 }
-_META_NETWORKS = 0.012  # seconds of a step of VRI's networks on one core
-_META_STEP = 2.4  # what a meta update adds, in steps of cross-entropy
+_META_NETWORKS = 0.006  # seconds that VRI's networks take per step on one core, whatever the classifier
 _KIND = ("dataset", "method", "backbone", "epochs", "limit")  # settings that tell how long a run takes
 _SAMPLES = {"digits": 1337, "fashion-mnist": 59_000, "clothing1m": 1_000_000, "food101n": 310_000}
 
@@ -67,11 +65,5 @@ def _guess(settings: Settings) -> float:
     steps = settings.epochs * math.ceil(samples / settings.batch_size)
     step = _STEP.get(settings.backbone or "", 1.0) * settings.batch_size / 100
     method = METHODS[settings.method]
-    if issubclass(method, MetaMethod):
-        every = int(settings.options.get("meta_every", 2 if issubclass(method, VRI) else 1))
-        step *= 1 + _META_STEP / every
-        if issubclass(method, VRI):
-            step += _META_NETWORKS * (0.4 + 0.6 / every)
-    elif method.needs_trusted or "teach" in settings.method or settings.method in ("jocor", "decoupling"):
-        step *= 2
-    return 2 + steps * step
+    own = _META_NETWORKS if issubclass(method, VRI) else 0.0
+    return 2 + steps * (own + step * (2 if method.cost is None else method.cost.time))
