@@ -1,6 +1,5 @@
 """Loading and augmenting for `vri bench`: whole batches beside the same image by image with Pillow."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -15,12 +14,11 @@ from torch import Tensor
 from vri.bench.report import Bar, Measurement
 from vri.bench.timing import (
     Layout,
-    Samples,
     Sizes,
+    alternate,
     one_thread,
     ratios,
     resnet_method,
-    synchronize,
     torch_warnings_ignored,
 )
 from vri.data.augment import FILL, MAGNITUDES, OPERATIONS, Augment
@@ -54,7 +52,7 @@ def measure_data(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
     for name in _WAYS:
         sides = {"vri": _take(ours[name], _BLOCK), "Pillow": _take(theirs[name], _BLOCK)}
         with one_thread():
-            seconds = raw[name] = _alternate(sides, 2 * sizes.rounds, sizes.budget / 6, device)
+            seconds = raw[name] = alternate(sides, 2 * sizes.rounds, 1, device, sizes.budget / 6)
         count = _BLOCK * sizes.batch
         rows += [
             Measurement(heading, f"{name}: {side}", [count / s for s in values]) for side, values in seconds.items()
@@ -65,7 +63,7 @@ def measure_data(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
     batch, meta_batch = (next(ours["crop + flip"]) for _ in range(2))
     with torch_warnings_ignored():
         sides = {"step": lambda: method.step(batch, meta_batch), **{name: _take(ours[name], 2) for name in _WAYS}}
-        seconds = raw["share of a step"] = _alternate(sides, sizes.rounds, sizes.budget / 3, device)
+        seconds = raw["share of a step"] = alternate(sides, sizes.rounds, 1, device, sizes.budget / 3)
     heading = "loading both batches of a VRI step (jvp, ResNet-32), share of the step"
     rows += [
         Measurement(heading, name, [100 * s for s in ratios(seconds, name, "step")], "%", Bar("<", 5)) for name in _WAYS
@@ -76,23 +74,6 @@ def measure_data(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
 def _take(batches: Iterator[Any], count: int) -> Callable[[], object]:
     """Make so many batches and drop each, as a training loop does: its memory serves the next one."""
     return lambda: deque(islice(batches, count), maxlen=0)
-
-
-def _alternate(sides: dict[str, Callable[[], object]], rounds: int, budget: float, device: str) -> Samples:
-    """Seconds of each side, taking turns; the first round warms up, none begins once `budget` seconds are spent."""
-    seconds: Samples = {name: [] for name in sides}
-    begun = time.perf_counter()
-    for turn in range(rounds + 1):
-        if turn > 2 and time.perf_counter() - begun > budget:
-            break
-        for name, run in sides.items():
-            synchronize(device)
-            start = time.perf_counter()
-            run()
-            synchronize(device)
-            if turn:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
 
 
 def _batches(x: Tensor, y: Tensor, operations: int, sizes: Sizes, device: str) -> Iterator[Any]:

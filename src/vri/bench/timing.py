@@ -145,14 +145,33 @@ def take_turns(
     device: str = "cpu",
     budget: float = float("inf"),
 ) -> Samples:
-    """Seconds per step, one number per round: the methods take turns after each of its `steps` steps.
+    """Seconds per step of each method, one number per round; see `alternate`."""
 
-    One step of each comes first and isn't counted. After `budget` seconds the last round is finished, the
+    def step(method: Method) -> Callable[[], object]:
+        return lambda: method.step(batch, meta_batch if method.meta_due else None)
+
+    return alternate({name: step(method) for name, method in methods.items()}, rounds, steps, device, budget)
+
+
+def alternate(
+    sides: Mapping[str, Callable[[], object]], rounds: int, steps: int, device: str, budget: float = float("inf")
+) -> Samples:
+    """Seconds per call of each side, one number per round: they take turns after each of its `steps` calls.
+
+    One call of each comes first and isn't counted. After `budget` seconds the last round is finished, the
     second at the earliest.
     """
-    for method in methods.values():
-        _timed(method, batch, meta_batch, device)
-    names, seconds = list(methods), {name: list[float]() for name in methods}
+
+    def timed(call: Callable[[], object]) -> float:
+        synchronize(device)
+        start = time.perf_counter()
+        call()
+        synchronize(device)
+        return time.perf_counter() - start
+
+    for call in sides.values():
+        timed(call)
+    names, seconds = list(sides), {name: list[float]() for name in sides}
     start, turn = time.perf_counter(), 0
     for number in range(rounds):
         if number >= 2 and time.perf_counter() - start > budget:
@@ -161,20 +180,11 @@ def take_turns(
         for _ in range(steps):
             first = turn % len(names)  # another one begins each time: none always follows the same
             for name in names[first:] + names[:first]:
-                spent[name] += _timed(methods[name], batch, meta_batch, device)
+                spent[name] += timed(sides[name])
             turn += 1
         for name in names:
             seconds[name].append(spent[name] / steps)
     return seconds
-
-
-def _timed(method: Method, batch: Batch, meta_batch: Batch, device: str) -> float:
-    given = meta_batch if method.meta_due else None
-    synchronize(device)
-    start = time.perf_counter()
-    method.step(batch, given)
-    synchronize(device)
-    return time.perf_counter() - start
 
 
 def ratios(seconds: Samples, name: str, reference: str) -> list[float]:
