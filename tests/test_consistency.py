@@ -136,5 +136,5 @@ def test_options() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=r"^GJS got options it can't use: label_weight=1.0 \(expected a number in"):
         GJS(net, CLASSES, optimizer, label_weight=1.0)
-    with pytest.raises(ValueError, match="weight=2 .*; neighbours=0 .*; temperature=0 .*; start_share=-1 "):
+    with pytest.raises(ValueError, match=r"weight=2 .*; neighbours=0 .*; temperature=0 .*; start_share=-1 "):
         NCR(net, CLASSES, optimizer, weight=2, neighbours=0, temperature=0, start_share=-1)

@@ -20,6 +20,7 @@ from vri.methods.co_teaching import CoTeaching
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.decoupling import Decoupling
 from vri.methods.elr import ELR
+from vri.methods.elr_plus import ELRPlus
 from vri.methods.gce import GCE, generalised_cross_entropy
 from vri.methods.gjs import GJS
 from vri.methods.glc import GLC
@@ -48,6 +49,7 @@ RIVALS: dict[str, Callable[..., Method]] = {
     "decoupling": Decoupling,
     "JoCoR": lambda *args, **options: JoCoR(*args, **{"noise_rate": 0.5, "num_gradual": 2, **options}),
     "ELR": ELR,
+    "ELR+": ELRPlus,
     "GJS": GJS,
     "GLC": GLC,
     "GLC without restart": lambda *args, **options: GLC(*args, restart=False, **options),

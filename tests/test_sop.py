@@ -125,5 +125,5 @@ def test_corrected_predictions_are_probabilities() -> None:
 def test_options() -> None:
     with pytest.raises(ValueError, match=r"^SOP got options it can't use: lr_u=-1 \(expected 0 or more\); start=1.0 "):
         build(SOP, lr_u=-1, start=1.0)
-    with pytest.raises(ValueError, match="^SOPPlus got options it can't use: consistency=-1"):
+    with pytest.raises(ValueError, match=r"^SOPPlus got options it can't use: consistency=-1"):
         build(SOPPlus, consistency=-1)

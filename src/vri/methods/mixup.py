@@ -29,6 +29,16 @@ def mix(inputs: Any, order: Tensor, share: float) -> Any:
     return share * inputs + (1 - share) * inputs[order]
 
 
+def draw_mixture(alpha: float, count: int, generator: torch.Generator, device: torch.device) -> tuple[float, Tensor]:
+    """λ ~ Beta(α, α), 1 where α = 0, and an order of `count` samples."""
+    order = torch.randperm(count, generator=generator, device=generator.device)
+    share = 1.0
+    if alpha > 0:
+        with seeded(draw_seed(generator), torch.device("cpu")):  # Beta knows only the global generator
+            share = float(torch.distributions.Beta(alpha, alpha).sample())
+    return share, order.to(device)
+
+
 class Mixup(CrossEntropy):
     """Train on mixtures of two samples and of their labels.
 
@@ -83,9 +93,4 @@ class Mixup(CrossEntropy):
 
     def _draw(self, count: int) -> tuple[float, Tensor]:
         """λ and the order of the second samples."""
-        order = torch.randperm(count, generator=self.generator, device=self.generator.device)
-        share = 1.0
-        if self.alpha > 0:
-            with seeded(draw_seed(self.generator), torch.device("cpu")):  # Beta knows only the global generator
-                share = float(torch.distributions.Beta(self.alpha, self.alpha).sample())
-        return share, order.to(self.classifier.device)
+        return draw_mixture(self.alpha, count, self.generator, self.classifier.device)

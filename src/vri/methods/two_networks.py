@@ -63,8 +63,11 @@ class TwoNetworks(Method):
         """Both networks, or the first."""
         return self.joint if self.ensemble else self.model
 
-    def forwards(self, inputs: Any) -> tuple[Forward, Forward]:
-        """The training forward of both, the second in the first's mode and at its learning rates."""
+    def forwards(self, inputs: Any, second_inputs: Any = None) -> tuple[Forward, Forward]:
+        """The training forward of both, the second in the first's mode and at its learning rates.
+
+        Both get the same inputs, unless the second has its own.
+        """
         if self.second_model.training != self.model.training:
             self.second_model.train(self.model.training)
         for mine, other in zip(self.optimizer.param_groups, self.second_optimizer.param_groups, strict=True):
@@ -74,7 +77,8 @@ class TwoNetworks(Method):
                 other["lr"] = float(mine["lr"])
         first, second = self.classifiers
         seeds = draw_seed(self.generator), draw_seed(self.generator)
-        return first.forward(inputs, seeds[0]), second.forward(inputs, seeds[1])
+        others = inputs if second_inputs is None else second_inputs
+        return first.forward(inputs, seeds[0]), second.forward(others, seeds[1])
 
 
 class Ensemble(nn.Module):

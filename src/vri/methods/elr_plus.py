@@ -1,0 +1,129 @@
+"""ELR+: early-learning regularisation between two networks, with averaged weights and mixup."""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vri.core import objective
+from vri.core.checks import Batch
+from vri.core.model import logits_of
+from vri.methods.averaging import Averaged
+from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.elr import early_learning_penalty
+from vri.methods.losses import one_hot
+from vri.methods.mixup import draw_mixture, mix
+from vri.methods.options import check_options
+from vri.methods.two_networks import TwoNetworks, disagreement
+
+
+class ELRPlus(TwoNetworks):
+    """Train two networks, each held to what the averaged weights of the other have said so far.
+
+    For each network tᵢ ← β·tᵢ + (1 − β)·p̄ᵢ, where p̄ is the prediction of the other's running average of weights on
+    the unmixed sample. Samples, labels and targets are mixed with one λ per batch, at least ½: x̃ = λ·x + (1 − λ)·x′,
+    and L = CE(f(x̃), ỹ) + w·mean log(1 − ⟨f(x̃), t̃⟩). The average of the weights has γ₁·exp(−5·(1 − min(e / E, 1))²) in
+    epoch e, so it follows fast at first. Both networks predict together.
+
+    Departures: 1 − ⟨p, t⟩ is kept from falling below 1e-4, see `ELR`. Both networks see the same batch, mixed
+    differently. γ changes from epoch to epoch, not at every step, and reaches γ₁ after a share of the training. The
+    averages run in evaluation mode, with averaged statistics of BatchNorm. Prediction averages probabilities,
+    the authors' code logits. A batch ends with the numbers of its samples; in a loop of your own call
+    `begin_training(size, None)` first, and `begin_epoch`.
+
+    Args:
+        weight: w; like the others that of the authors' configuration for CIFAR-10. For CIFAR-100 they have 7.
+        beta: β, memory of the targets; 0.9 for CIFAR-100.
+        alpha: λ comes from Beta(α, α); 0 mixes nothing.
+        decay: γ₁.
+        ramp_share: E / epochs; the authors' 40,000 steps are half of 200 epochs.
+        options: as in `TwoNetworks`. The authors' learning rate is 0.02.
+    """
+
+    name = "elr+"
+    paper = (
+        "Liu, Niles-Weed, Razavian, Fernandez-Granda, Early-Learning Regularization Prevents Memorization of Noisy "
+        "Labels (NeurIPS 2020)"
+    )
+    needs_index = True
+    ensemble = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        weight: float = 3.0,
+        beta: float = 0.7,
+        alpha: float = 1.0,
+        decay: float = 0.997,
+        ramp_share: float = 0.5,
+        **options: Any,
+    ) -> None:
+        check_options(
+            "ELRPlus",
+            weight=(weight, weight >= 0, "0 or more"),
+            beta=(beta, 0 <= beta < 1, "a number in [0, 1)"),
+            alpha=(alpha, alpha >= 0, "0 or more"),
+            decay=(decay, 0 <= decay < 1, "a number in [0, 1)"),
+            ramp_share=(ramp_share, 0 <= ramp_share <= 1, "a number in [0, 1]"),
+        )
+        super().__init__(model, num_classes, optimizer, **options)
+        self.weight, self.beta, self.alpha = weight, beta, alpha
+        self.decay, self.ramp_share = decay, ramp_share
+        self.targets = self.remember("targets", num_classes), self.remember("second_targets", num_classes)
+        self.average, self.second_average = Averaged(self.model), Averaged(self.second_model)
+        self.saved += ["average", "second_average"]
+        self.following = decay  # γ
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Set γ."""
+        done = 1.0 if self.ramp_share == 0 else min(epoch / (self.ramp_share * epochs), 1.0)
+        self.following = self.decay * math.exp(-5 * (1 - done) ** 2)
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of each network, and of its average."""
+        inputs, labels = self.classifier.unpack(batch, "training")
+        index = self.targets[0].index(batch)
+        given = one_hot(labels, self.targets[0][index])
+        draws = [draw_mixture(self.alpha, len(labels), self.generator, self.classifier.device) for _ in range(2)]
+        shares = [max(share, 1 - share) for share, _ in draws]
+        orders = [order for _, order in draws]
+        averages = self.average, self.second_average
+        teachers = [self._said(average, inputs) for average in reversed(averages)]
+        forwards = self.forwards(*(mix(inputs, order, share) for order, share in zip(orders, shares, strict=True)))
+        found = []
+        for k, (classifier, forward) in enumerate(zip(self.classifiers, forwards, strict=True)):
+            targets = self.beta * self.targets[k][index] + (1 - self.beta) * teachers[k]
+            self.targets[k][index] = targets
+            mixed = [s.lerp(s[orders[k]], 1 - shares[k]) for s in (given, targets)]
+            found.append(classifier.loss_gradient(forward, partial(self._loss, *mixed)))
+        (loss, gradient), (second_loss, second_gradient) = found
+        metrics = read_metrics(
+            forwards[0],
+            loss=loss,
+            second_loss=second_loss,
+            accuracy=accuracy(teachers[1], labels),
+            target_accuracy=accuracy(self.targets[0][index], labels),
+            disagreement=disagreement(forwards).double().mean(),
+        )
+        for classifier, step, average in zip(self.classifiers, (gradient, second_gradient), averages, strict=True):
+            classifier.update(step)
+            average.update(classifier.model, self.following)
+        return metrics
+
+    def settings(self) -> dict[str, Any]:
+        """Targets, mixtures and averages."""
+        return {name: getattr(self, name) for name in ("weight", "beta", "alpha", "decay", "ramp_share")}
+
+    def _loss(self, labels: Tensor, targets: Tensor, logits: Tensor) -> Tensor:
+        return objective.cross_entropy(logits, labels) + self.weight * early_learning_penalty(logits, targets)
+
+    def _said(self, average: Averaged, inputs: Any) -> Tensor:
+        """Probabilities (n, c) of an average."""
+        with torch.no_grad():
+            return F.softmax(logits_of(average, inputs).to(self.classifier.dtype), dim=1)
