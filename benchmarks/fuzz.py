@@ -43,7 +43,7 @@ from vri.data.sets.fashion_mnist import read_idx
 from vri.data.splits import load_split, save_split
 from vri.paper.settings import resolve
 from vri.paper.training_run import read_record
-from vri.training.checkpoints import load_checkpoint, save_checkpoint
+from vri.training.checkpoints import FORMAT, load_checkpoint, save_checkpoint
 
 LARGEST = 1 << 14  # bytes of an input
 
@@ -197,7 +197,7 @@ def _checkpoint() -> bytes:
 
 
 def _without_checksum() -> bytes:
-    return _saved(lambda path: torch.save({"format": 1, "weights": torch.zeros(2)}, path), "a.pt")
+    return _saved(lambda path: torch.save({"format": FORMAT, "weights": torch.zeros(2)}, path), "a.pt")
 
 
 def _classifier() -> bytes:

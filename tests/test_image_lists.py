@@ -39,7 +39,7 @@ def test_image_folder(tmp_path: Path) -> None:
 
 
 def test_image_folder_errors(tmp_path: Path) -> None:
-    what = "a folder with one folder of images a class"
+    what = "a folder with one folder of images per class"
     with said(DatasetMissing, f"{tmp_path / 'no'} is not there; expected {what}"):
         image_folder(tmp_path / "no")
     path = save(tmp_path / "flat" / "1.jpg")
@@ -48,7 +48,7 @@ def test_image_folder_errors(tmp_path: Path) -> None:
     flat = path.parent
     with said(
         ValueError,
-        f"{flat} has no folders in it; expected one a class, {flat}/CLASS/IMAGE.jpg: sort the images into them",
+        f"{flat} has no folders in it; expected one per class, {flat}/CLASS/IMAGE.jpg: sort the images into them",
     ):
         image_folder(flat)
     for name in ("train/cat/1.jpg", "test/dog/2.jpg"):
@@ -150,7 +150,7 @@ A, B = "images/a.png,x", "images/b.png,x"
              "add path and label to the first line"),
         (["file,label", A], "{} has the columns file, label; expected path and label, and if wanted trusted and "
                             "split: add path to the first line"),
-        (["path,label"], "{} has no rows; expected one an image below the header"),
+        (["path,label"], "{} has no rows; expected one per image below the header"),
         (["path,label,trused", f"{A},1"], "{} has a column 'trused'; did you mean 'trusted'? Rename it"),
         (["path,label,label", f"{A},x"], "{} has a column twice: path, label, label; expected each once: remove one"),
         (["path,label", "images/a,b.png,x"],

@@ -140,7 +140,7 @@ def test_human_labels_have_the_empirical_matrix() -> None:
 
 
 def test_human_labels_that_do_not_fit() -> None:
-    message = "there are 2 human labels and 3 right ones; expected as many: pass one label a sample"
+    message = "there are 2 human labels and 3 right ones; expected as many: pass one label per sample"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         noise.human(None, [0, 1, 1], num_classes=2, labels=[0, 1])
     message = "labels run from 0 to 2; expected 0 to 1 for num_classes=2: recode them or change num_classes"
@@ -313,10 +313,10 @@ SHARED_ERRORS = [
     ),
     (
         {"y": [[0, 1, 2]]},
-        "labels have shape (1, 3); expected one axis: pass one class index a sample",
+        "labels have shape (1, 3); expected one axis: pass one class index per sample",
     ),
     ({"y": []}, "labels are empty; expected at least one label"),
-    ({"y": [0, 1]}, "x has 3 samples and y 2; expected as many: pass one label a sample"),
+    ({"y": [0, 1]}, "x has 3 samples and y 2; expected as many: pass one label per sample"),
 ]
 
 

@@ -17,7 +17,7 @@ def pooled_head(width: int, num_classes: int) -> list[nn.Module]:
 
 
 def he_init(model: Module) -> Module:
-    """Draw all convolution weights anew, He normal."""
+    """Draw all convolution weights again, He normal."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -161,7 +161,7 @@ class PreActBlock(nn.Module):
 
 
 def resnet32(num_classes: int = 10, in_channels: int = 3, *, seed: int | None = None) -> nn.Sequential:
-    """Pre-activation ResNet-32 with 16, 32 and 64 channels, five blocks a stage, for 32x32 images."""
+    """Pre-activation ResNet-32 with 16, 32 and 64 channels, five blocks per stage, for 32x32 images."""
     return _preact(16, ((5, 16), (5, 32), (5, 64)), num_classes, in_channels, seed)
 
 
@@ -178,7 +178,7 @@ def preact_resnet34(num_classes: int = 10, in_channels: int = 3, *, seed: int | 
 def wide_resnet28_10(
     num_classes: int = 10, in_channels: int = 3, *, dropout: float = 0.0, seed: int | None = None
 ) -> nn.Sequential:
-    """Wide ResNet of depth 28 and width 10: 160, 320 and 640 channels, four blocks a stage, for 32x32 images.
+    """Wide ResNet of depth 28 and width 10: 160, 320 and 640 channels, four blocks per stage, for 32x32 images.
 
     `dropout` is the chance to drop a value between the two convolutions of a block; the paper uses 0 or 0.3.
     """

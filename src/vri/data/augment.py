@@ -56,7 +56,7 @@ def rand_augment(
     Args:
         x: images with one or three channels.
         generator: on the CPU.
-        operations: how many an image, drawn with replacement from `OPERATIONS`.
+        operations: how many per image, drawn with replacement from `OPERATIONS`.
         magnitude: how strong, 0 to 30; its sign is random where an operation has one.
         fill: value of pixels from outside the image.
     """
@@ -93,7 +93,7 @@ def mixup(x: Tensor, y: Tensor, num_classes: int, alpha: float, generator: torch
         x: inputs, floating point, n x anything.
         y: labels, class indices (n) or probability vectors (n x num_classes).
         num_classes: number of classes.
-        alpha: the share of the first sample is drawn from Beta(alpha, alpha), one a pair; 0 mixes nothing.
+        alpha: the share of the first sample is drawn from Beta(alpha, alpha), one per pair; 0 mixes nothing.
         generator: on the CPU.
 
     Returns:
@@ -119,11 +119,11 @@ class Augment:
     evaluation.
 
     Attributes:
-        mean: one number, or one a channel, on the scale of [0, 1]: subtracted last; () subtracts nothing.
+        mean: one number, or one per channel, on the scale of [0, 1]: subtracted last; () subtracts nothing.
         std: likewise; divides last, () by nothing.
         crop: reflection padding of `random_crop`; 0 crops nothing.
         flip: whether images are mirrored at random.
-        rand_augment: operations an image, after crop and flip; 0 for none.
+        rand_augment: operations per image, after crop and flip; 0 for none.
         magnitude: of these, 0 to 30.
         fill: pixel value where a moved image leaves the frame.
     """
@@ -165,7 +165,7 @@ class Augment:
             if len(numbers) not in (1, x.shape[1]):
                 raise ValueError(
                     f"{name} has {len(numbers)} numbers for images with {x.shape[1]} channels; "
-                    "expected one number or one a channel: match the channels"
+                    "expected one number or one per channel: match the channels"
                 )
         scale, shift = _scale_and_shift(mean, std, x.device)
         return x.to(torch.float32).mul_(scale).add_(shift)

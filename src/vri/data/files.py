@@ -82,7 +82,7 @@ def image_folder(
     test: str | Path | None = None,
     prepare: Preparation | None = None,
 ) -> FileData:
-    """Read a folder with one folder of images a class: ``root/class/image.jpg``.
+    """Read a folder with one folder of images per class: ``root/class/image.jpg``.
 
     Hidden files and files that are no images by their name are passed over. Folders inside a class are not
     looked into.
@@ -159,13 +159,13 @@ def is_image(name: str) -> bool:
 
 def _class_folders(root: Path) -> tuple[str, ...]:
     if root.is_file():
-        raise NotADirectoryError(f"{root} is a file; expected a folder with one folder of images a class")
+        raise NotADirectoryError(f"{root} is a file; expected a folder with one folder of images per class")
     if not root.is_dir():
-        raise DatasetMissing(f"{root} is not there; expected a folder with one folder of images a class")
+        raise DatasetMissing(f"{root} is not there; expected a folder with one folder of images per class")
     found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
     if not found:
         raise ValueError(
-            f"{root} has no folders in it; expected one a class, {root}/CLASS/IMAGE.jpg: sort the images into them"
+            f"{root} has no folders in it; expected one per class, {root}/CLASS/IMAGE.jpg: sort the images into them"
         )
     return tuple(found)
 
@@ -229,7 +229,7 @@ def _read_rows(csv_path: Path, root: Path) -> tuple[list[_Row], bool]:
             f"{csv_path} is no sound CSV file ({error}); expected commas between cells and quotes in pairs"
         ) from error
     if not rows:
-        raise ValueError(f"{csv_path} has no rows; expected one an image below the header")
+        raise ValueError(f"{csv_path} has no rows; expected one per image below the header")
     return rows, "trusted" in reader.fieldnames
 
 

@@ -102,7 +102,7 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         training: bool = False,
     ) -> None:
         if len(paths) != len(labels):
-            raise ValueError(f"there are {len(paths)} paths and {len(labels)} labels; expected one label a path")
+            raise ValueError(f"there are {len(paths)} paths and {len(labels)} labels; expected one label per path")
         if len(paths) == 0:
             raise ValueError(f"there are no images for {root}; expected at least one path")
         self.root, self.training = Path(root), training

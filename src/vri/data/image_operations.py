@@ -2,7 +2,7 @@
 
 Each one gives what Pillow gives for the same image, grey (one channel) or RGB (three); where a position falls
 between pixels the nearest is taken, Pillow's default. What differs from image to image comes as a tensor with
-one number an image.
+one number per image.
 """
 
 from functools import cache

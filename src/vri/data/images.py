@@ -48,7 +48,7 @@ def to_float(
 
     Args:
         x: images, uint8, (n x) channels x height x width.
-        mean: one number, or one a channel, on the scale of [0, 1]; nothing is subtracted without it.
+        mean: one number, or one per channel, on the scale of [0, 1]; nothing is subtracted without it.
         std: likewise; nothing is divided without it.
     """
     if x.dtype != torch.uint8:
@@ -65,13 +65,13 @@ def to_float(
 
 
 def _per_channel(name: str, value: float | Sequence[float], x: Tensor) -> Tensor:
-    """Shape one number, or one a channel, so that it broadcasts over images."""
+    """Shape one number, or one per channel, so that it broadcasts over images."""
     numbers = torch.as_tensor(value, dtype=torch.float32, device=x.device)
     if numbers.ndim == 0:
         return numbers
     if x.ndim < 3 or numbers.shape != x.shape[-3:-2]:
         raise ValueError(
             f"{name} has shape {tuple(numbers.shape)} for images of shape {tuple(x.shape)}; "
-            "expected one number or one a channel: match the channels"
+            "expected one number or one per channel: match the channels"
         )
     return numbers[:, None, None]  # c x 1 x 1

@@ -119,7 +119,7 @@ def human(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, labels: ArrayL
     if len(noisy_labels) != len(clean_labels):
         raise ValueError(
             f"there are {len(noisy_labels)} human labels and {len(clean_labels)} right ones; expected as many: "
-            "pass one label a sample"
+            "pass one label per sample"
         )
     pairs = torch.bincount(clean_labels * num_classes + noisy_labels, minlength=num_classes**2)
     total = pairs.view(num_classes, num_classes).double()
@@ -155,7 +155,7 @@ def _check(
         raise ValueError(f"rate is {rate}; expected 0 to 1: pass a share, such as 0.4 for 40 %")
     labels = as_labels(y, None if open_set else num_classes)
     if x is not None and len(x) != len(labels):
-        raise ValueError(f"x has {len(x)} samples and y {len(labels)}; expected as many: pass one label a sample")
+        raise ValueError(f"x has {len(x)} samples and y {len(labels)}; expected as many: pass one label per sample")
     return labels
 
 

