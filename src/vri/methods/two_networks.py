@@ -23,7 +23,7 @@ class TwoNetworks(Method):
         num_classes: c.
         optimizer: of the first network; the second's learning rates are copied from it at every step.
         second: the second network and its optimizer. Without it the network is a copy of the first whose trained
-            layers are initialised again by their `reset_parameters`, and the optimizer is of the same kind with the same
+            layers are initialised again by `reset_parameters`, and the optimizer is of the same kind with the same
             options; so give it where the first starts from pretrained weights.
         generator: source of all randomness; seeded with 0 if not given.
         head: name of the last linear layer of both, where it can't be found.

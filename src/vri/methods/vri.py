@@ -1,7 +1,6 @@
 """Variational Rectification Inference: the meta network draws a vector that rectifies a sample's logits."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -168,9 +167,11 @@ class VRI(MetaMethod):
             q, epsilon = self.meta_network(f, y), self.draw(len(y))
             v = objective.reparameterize(q, epsilon)
             kl = objective.gaussian_kl(q, self.prior_network(f)).mean() if self.has_prior else None
-            literal = self.kl_route == "features"  # KL inside ℓ and through the features; else in φ's and ω's objective
-            rectified = lambda z, f: objective.empirical_loss(v, z, y, self.squash)  # noqa: E731
-            ahead = self.look_ahead(forward, partial(self.elbo, y, epsilon) if literal else rectified)
+            literal = self.kl_route == "features"  # the paper's text: KL inside ℓ, and through the features
+            if literal:
+                ahead = self.look_ahead(forward, lambda z, f: self.elbo(z, f, y, epsilon))
+            else:
+                ahead = self.look_ahead(forward, lambda z, f: objective.empirical_loss(v, z, y, self.squash))
             # g = ∇L_meta(θ̂) on the trusted samples, Eq. (eq:obj2).
             clean = self.clean_gradient(ahead, *trusted)
             # φ and ω on L_meta(θ̂) + αλKL, Eq. (eq:phi_update) and (eq:omega_update).
@@ -185,7 +186,7 @@ class VRI(MetaMethod):
         found |= self.spread(q)
         return self.update(forward, y, lambda z: objective.empirical_loss(v, z, y, self.squash), ahead, clean, found)
 
-    def elbo(self, y: Tensor, epsilon: Tensor, z: Tensor, f: Tensor) -> Tensor:
+    def elbo(self, z: Tensor, f: Tensor, y: Tensor, epsilon: Tensor) -> Tensor:
         """ℓ(z, f) with λ·KL inside, Eq. (eq:obj1), as the paper's text has it."""
         q, p = self.meta_network(f, y), self.prior_network(f)
         return objective.elbo_loss(q, p, epsilon, z, y, self.kl_weight or 0.0, self.squash)

@@ -27,7 +27,7 @@ from vri.training.progress import Reporter, Row, check_tensorboard, say_nothing,
 from vri.training.selection import Selection
 from vri.training.state import History, Run
 from vri.training.streams import Streams
-from vri.training.trusted import GivenSamples, JoinedSamples, SelectedSamples
+from vri.training.trusted import GivenSamples, JoinedSamples, SelectedSamples, TrustedSamples
 
 __all__ = ["SCHEDULES", "History", "KeepBest", "evaluate", "train"]
 
@@ -180,18 +180,15 @@ def train(
         with_index=method.needs_index,
         **divided,
     )
-    clean: GivenSamples | SelectedSamples | JoinedSamples | None = None
-    all_clean = None
+    trusted: TrustedSamples | None = None
+    all_trusted = None
     after = {"transform": meta_transform or transform}
     if meta_set is not None:
-        clean = given = GivenSamples(meta_set, meta_batch_size, seed, warm_up, **after, **divided)
-        settings |= {"warm_up": warm_up} if warm_up else {}
-        in_order = Batches(
-            meta_set, meta_batch_size, seed=0, shuffle=False, drop_last=False, transform=test_transform, **where
-        )
-        all_clean = partial(in_order.epoch, 0)
+        trusted = GivenSamples(meta_set, meta_batch_size, seed, warm_up, **after, **divided)
+        in_order = {"seed": 0, "shuffle": False, "drop_last": False, "transform": test_transform, **where}
+        all_trusted = partial(Batches(meta_set, meta_batch_size, **in_order).epoch, 0)
     if method.can_select and (meta_set is None or selection is not None):
-        clean = selected = SelectedSamples(
+        selected = SelectedSamples(
             method,
             train_set,
             selection or Selection(),
@@ -203,10 +200,9 @@ def train(
             **after,
             **divided,
         )
-        settings |= selected.selection.settings()
-        if meta_set is not None:
-            clean = JoinedSamples(given, selected)
-    method.begin_training(noisy.size, all_clean)
+        trusted = selected if trusted is None else JoinedSamples(trusted, selected)
+    settings |= {} if trusted is None else trusted.settings()
+    method.begin_training(noisy.size, all_trusted)
     folder = None if out is None else distributed.on_first(partial(_folder, out))
     run = Run(method, epochs * len(noisy), len(noisy), settings, folder)
     method.data = Streams(
@@ -240,7 +236,7 @@ def train(
                     if run.at.surveyed != epoch:
                         method.survey(epoch)
                         run.at.surveyed = epoch
-                    remark = None if clean is None else clean.begin_epoch(epoch, run.at)
+                    remark = None if trusted is None else trusted.begin_epoch(epoch, run.at)
                     if remark is not None and remark not in remarked:
                         say(f"epoch {epoch + 1}: {remark}")
                         remarked.add(remark)
@@ -250,9 +246,9 @@ def train(
                     _set_rate(group, rate * scale)
 
                 batch, meta_batch = next(noisy_batches), None
-                warming_up = clean is not None and epoch < clean.warm_up
-                if clean is not None and method.meta_due and not warming_up:
-                    meta_batch = clean.draw(run.at)
+                warming_up = trusted is not None and epoch < trusted.warm_up
+                if trusted is not None and method.meta_due and not warming_up:
+                    meta_batch = trusted.draw(run.at)
                 if mixup:
                     seeds = [derive_seed(seed, _MIXUP_STREAM, run.at.step, which) for which in (0, 1)]
                     batch = _mixed(batch, method.num_classes, mixup, seeds[0])
@@ -271,8 +267,8 @@ def train(
                                 scores |= {f"{name}_{key}": value for key, value in result.items()}
                         if true_labels is not None:
                             scores |= memorisation(method.predictor, train_set, true_labels, **how)
-                    if clean is not None and not warming_up:
-                        scores |= clean.scores(run.at)
+                    if trusted is not None and not warming_up:
+                        scores |= trusted.scores(run.at)
                     row = run.end_epoch(scores)
                     if keep_best is not None and validation_set is not None:
                         keep_best.note(row, method.predictor, run.at, length(validation_set))

@@ -1,8 +1,8 @@
-"""Where clean batches come from: a clean set, samples selected again in every epoch (Algorithm 2), or both."""
+"""Where trusted batches come from: a trusted set, samples selected again in every epoch (Algorithm 2), or both."""
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,8 +19,26 @@ from vri.training.state import Position
 _META_STREAM = 1  # derives the clean batches' seed from that of the run
 
 
+class TrustedSamples(Protocol):
+    """A source of trusted batches."""
+
+    warm_up: int  # epochs before the first one is drawn
+
+    def begin_epoch(self, epoch: int, at: Position) -> str | None:
+        """Make ready; what the user should know, if anything."""
+
+    def draw(self, at: Position) -> Any:
+        """The next batch."""
+
+    def scores(self, at: Position) -> dict[str, float]:
+        """Numbers for the history about the samples of this epoch."""
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when a run goes on."""
+
+
 class GivenSamples:
-    """Batches of a clean set, in cycles, after the warm-up."""
+    """Batches of a trusted set, in cycles, after the warm-up."""
 
     def __init__(self, meta_set: Data, batch_size: int, seed: int, warm_up: int = 0, **options: Any) -> None:
         self.warm_up = warm_up
@@ -34,14 +52,18 @@ class GivenSamples:
         return None
 
     def draw(self, at: Position) -> Any:
-        """The next clean batch."""
+        """The next trusted batch."""
         assert self._stream is not None
         at.meta_draws += 1
         return next(self._stream)
 
     def scores(self, at: Position) -> dict[str, float]:
-        """Nothing about an epoch that isn't known before."""
+        """Nothing that changes from epoch to epoch."""
         return {}
+
+    def settings(self) -> dict[str, Any]:
+        """The warm-up, if there is one."""
+        return {"warm_up": self.warm_up} if self.warm_up else {}
 
 
 class SelectedSamples:
@@ -101,6 +123,10 @@ class SelectedSamples:
         """How good the selection of this epoch is."""
         return dict(at.selection_scores)
 
+    def settings(self) -> dict[str, Any]:
+        """How samples are selected."""
+        return self.selection.settings()
+
     def _select(self, model: nn.Module) -> Selected:
         workers = self._where.get("num_workers", 0)
         outputs = list(predict_part(model, self._train_set, num_workers=workers, transform=self._test_transform))
@@ -111,12 +137,12 @@ class SelectedSamples:
 
 
 class JoinedSamples:
-    """Clean samples, and as many selected ones beside them in every batch, after the warm-up. Beyond the paper.
+    """Trusted samples, and as many selected ones beside them in every batch, after the warm-up. Beyond the paper.
 
-    Clean samples are few; the selected ones are many, and most of them are right.
+    Trusted samples are few; the selected ones are many, and most of them are right.
     """
 
-    def __init__(self, given: GivenSamples, selected: SelectedSamples) -> None:
+    def __init__(self, given: TrustedSamples, selected: SelectedSamples) -> None:
         self._given, self._selected = given, selected
         self.warm_up = selected.warm_up
 
@@ -126,12 +152,16 @@ class JoinedSamples:
         return self._selected.begin_epoch(epoch, at)
 
     def draw(self, at: Position) -> Any:
-        """The next clean batch, with selected samples behind the clean ones."""
+        """The next trusted batch, with selected samples behind the given ones."""
         return _joined(self._given.draw(at), self._selected.draw(at))
 
     def scores(self, at: Position) -> dict[str, float]:
         """How good the selection of this epoch is."""
         return self._selected.scores(at)
+
+    def settings(self) -> dict[str, Any]:
+        """Those of the selection; the warm-up is its."""
+        return self._selected.settings()
 
 
 def _joined(first: Any, second: Any) -> Any:
