@@ -15,6 +15,7 @@ from scipy import stats
 from vri import backbones
 from vri.cli import main
 from vri.methods import METHODS
+from vri.methods.vri_literal import PAPER
 from vri.paper import report, verdicts
 from vri.paper.catalogue import EXPERIMENTS, runs_of
 from vri.paper.estimate import seconds_of
@@ -103,8 +104,11 @@ def test_all_settings_can_be_used(name: str, scale: str) -> None:
     model = backbones.mlp(8, 10, hidden=(8,), seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     built: set[str] = set()
-    runs = EXPERIMENTS[name].runs(scale, 1)
-    assert len({run.key for run in runs}) == len(runs)  # no two cells are the same run
+    experiment = EXPERIMENTS[name]
+    runs = experiment.runs(scale, 1)
+    groups = [column.group for column in experiment.grids[scale].columns for _ in experiment.grids[scale].rows]
+    # no two cells are the same run, unless in two panels of a figure
+    assert len({(group, run.key) for group, run in zip(groups, runs, strict=True)}) == len(runs)
     for run in runs:
         assert _mistakes(run.settings) == []
         options = {k: (4, 4) if k == "hidden" else v for k, v in run.settings.options.items()}
@@ -118,7 +122,9 @@ def test_the_paper_scale_is_the_papers_setting() -> None:
     ours = [s for s in settings if s.method == "vri" and s.backbone == "resnet32" and s.dataset == "cifar10"]
     assert [s.rate for s in ours] == [0.2, 0.4]
     from_file = resolve("cifar10_flip_resnet32")
-    assert replace(ours[1], root=None) == replace(from_file, augment=None)  # crop and flip, which is the default
+    assert {**PAPER, **from_file.options} == ours[1].options
+    same = {"augment": None, "method": "vri", "options": {}}  # crop and flip is the default
+    assert replace(ours[1], **same) == replace(from_file, **same)
 
 
 def test_a_run_that_two_tables_share_is_done_once() -> None:

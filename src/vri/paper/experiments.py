@@ -101,8 +101,8 @@ class Experiment:
         return [self.run(grid, row, c, s, root) for s in range(seeds) for c in grid.columns for row in grid.rows]
 
     def run(self, grid: Grid, row: TableRow, column: Column, seed: int, root: str | None = None) -> Run:
-        """That of a cell and a seed; one that two tables share is done once."""
-        options = {**column.settings.get("options", {}), **row.settings.get("options", {})}
+        """That of a cell and a seed. Settings of the row win, but of options those of the column, which vary them."""
+        options = {**row.settings.get("options", {}), **column.settings.get("options", {})}
         merged = {**column.settings, **row.settings, "options": options}
         rates = grid.rates.get(f"{merged['dataset']}, {merged.get('backbone')}", {}).get(merged["method"])
         if rates is not None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from vri.paper import figures as draw
 from vri.paper import verdicts
-from vri.paper.experiments import Column, Experiment, Grid, TableRow
-from vri.paper.rows import FASHION, LONG, PAPER_WORDS, QUICK_WORDS, RATES, Values, cifars, columns, grids, paper, quick
+from vri.paper.experiments import Column, Experiment, TableRow
+from vri.paper.rows import FASHION, LONG, Values, cifars, columns, grids
 
 _FASHION = {"Fashion-MNIST": FASHION}
 
@@ -98,20 +98,15 @@ def _number_of_draws() -> Experiment:
             for k in (1, 2, 3, 5)
         ]
 
-    def as_in_paper(name: str) -> TableRow:
-        row = paper(name, name.lower())
-        options = {k: v for k, v in row.settings["options"].items() if k != "samples"}  # the column says how many
-        return TableRow(name, {**row.settings, "options": options})
-
-    names = ("MC", "VRI")
     return Experiment(
         "fig:number_k",
         "accuracy against the number of draws k",
         "VRI needs only one or two draws; Monte-Carlo rectification (MC) gains from more.",
-        {
-            "quick": Grid([quick(name, name.lower()) for name in names], by_k(_FASHION), QUICK_WORDS, RATES),
-            "paper": Grid([as_in_paper(name) for name in names], by_k(cifars("resnet32")), PAPER_WORDS),
-        },
+        grids(
+            lambda make: [make(name, name.lower()) for name in ("MC", "VRI")],
+            by_k(_FASHION),
+            by_k(cifars("resnet32")),
+        ),
         verdicts.draws,
         draw.lines("draws k", "accuracy against the number of draws"),
     )
