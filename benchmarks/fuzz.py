@@ -8,6 +8,7 @@ the coverage of our code and of what it calls; without it, hypothesis draws them
 
 import argparse
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -43,7 +44,7 @@ from vri.data.sets.fashion_mnist import read_idx
 from vri.data.splits import load_split, save_split
 from vri.paper.settings import resolve
 from vri.paper.training_run import read_record
-from vri.training.checkpoints import FORMAT, load_checkpoint, save_checkpoint
+from vri.training.checkpoints import load_checkpoint, save_checkpoint
 
 LARGEST = 1 << 14  # bytes of an input
 
@@ -97,7 +98,7 @@ def parsers() -> dict[str, Parser]:
         "split.npz": Parser("split.npz", load_split, [_split()]),
         "embeddings.npz": Parser("a.npz", read_arrays, [embeddings]),
         "human.pt": Parser("a.pt", read_torch, [_torch_pickle()]),
-        "checkpoint.pt": Parser("checkpoint.pt", load_checkpoint, [_checkpoint(), _without_checksum()]),
+        "checkpoint.pt": Parser("checkpoint.pt", load_checkpoint, [_checkpoint()]),
         "classifier.safetensors": Parser("a.safetensors", VRIClassifier.load, [_classifier()]),
         "image.png": Parser("a.png", lambda path: read_image(path, 10_000), _images()),
     }
@@ -106,15 +107,15 @@ def parsers() -> dict[str, Parser]:
         "split.npz": found["split.npz"].seeds[0],
         "embeddings.npz": embeddings,
         "human.pt": found["human.pt"].seeds[0],
-        "checkpoint.pt": _without_checksum(),
+        "checkpoint.pt": found["checkpoint.pt"].seeds[0],
     }
     for name, whole in zipped.items():
-        seeds, wrap = _members(whole)
+        seeds, wrap = _members(whole, _with_checksum if name == "checkpoint.pt" else bytes)
         found[f"members of {name}"] = Parser(found[name].name, found[name].read, seeds, wrap)
     return found
 
 
-def _members(whole: bytes) -> tuple[list[bytes], Callable[[bytes], bytes]]:
+def _members(whole: bytes, finish: Callable[[bytes], bytes]) -> tuple[list[bytes], Callable[[bytes], bytes]]:
     """The files in a zip archive, each after its number; and a function that puts one back in the place of its own."""
     with zipfile.ZipFile(io.BytesIO(whole)) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
@@ -125,7 +126,7 @@ def _members(whole: bytes) -> tuple[list[bytes], Callable[[bytes], bytes]]:
         with zipfile.ZipFile(packed, "w") as archive:
             for name, held in files.items():
                 archive.writestr(name, content[1:] if name == chosen else held)
-        return packed.getvalue()
+        return finish(packed.getvalue())
 
     return [bytes([number]) + content for number, content in enumerate(files.values())], wrap
 
@@ -196,8 +197,11 @@ def _checkpoint() -> bytes:
     return _saved(lambda path: save_checkpoint(path, {"step": 1, "weights": torch.zeros(2)}), "a.pt")
 
 
-def _without_checksum() -> bytes:
-    return _saved(lambda path: torch.save({"format": FORMAT, "weights": torch.zeros(2)}, path), "a.pt")
+def _with_checksum(archive: bytes) -> bytes:
+    """As `save_checkpoint` ends a file, so that what is inside of a changed one is looked at."""
+    body = archive[:-2]  # without the length of a comment
+    comment = b"vri sha256 " + hashlib.sha256(body).hexdigest().encode()
+    return body + len(comment).to_bytes(2, "little") + comment
 
 
 def _classifier() -> bytes:

@@ -64,7 +64,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         # moved, not copied: the next write must not keep the damaged one in the place of the good one
         os.replace(before, path)
         print(f"the checkpoint {path} is damaged; the one before it is used, {before}", file=sys.stderr)
-    if state.pop("format") != FORMAT:
+    if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise CheckpointError(
             f"the checkpoint {path} is of another version of vri: expected format {FORMAT}; go on with the "
             f"version that wrote it; or {fix}"
