@@ -17,6 +17,7 @@ from vri.core.checks import Batch
 from vri.methods.base import Method
 from vri.methods.bootstrapping import Bootstrapping, hard_bootstrapping, soft_bootstrapping
 from vri.methods.co_teaching import CoTeaching
+from vri.methods.cores import CORES
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.decoupling import Decoupling
 from vri.methods.elr import ELR
@@ -46,6 +47,7 @@ RIVALS: dict[str, Callable[..., Method]] = {
     "soft bootstrapping": Bootstrapping,
     "hard bootstrapping": lambda *args, **options: Bootstrapping(*args, hard=True, **options),
     "co-teaching": lambda *args, **options: CoTeaching(*args, **{"noise_rate": 0.5, "num_gradual": 2, **options}),
+    "CORES": CORES,
     "decoupling": Decoupling,
     "JoCoR": lambda *args, **options: JoCoR(*args, **{"noise_rate": 0.5, "num_gradual": 2, **options}),
     "ELR": ELR,

@@ -181,6 +181,15 @@ class Method(ABC):
         """The training forward of a batch."""
         return self.classifier.forward(inputs, draw_seed(self.generator))
 
+    def mean_where(self, values: Tensor, mask: Tensor) -> Tensor:
+        """Mean of the samples' `values` (n,) over those of the whole batch where `mask` is 1; 0 if there are none."""
+        return (values * mask).mean() / self.classifier.batch_mean(mask).clamp_min(1e-12)
+
+    def descend_outputs(self, forward: Forward, output_gradient: Tensor) -> None:
+        """Update the classifier, from the gradient of a loss in the logits of its forward."""
+        names = list(self.classifier.parameters)
+        self.classifier.update(self.classifier.gradient(forward, (output_gradient, None), names, keep=False))
+
     def descend(
         self, batch: Batch, loss: Callable[[Tensor, Tensor], Tensor], what: str = "training", **metrics: float
     ) -> Metrics:

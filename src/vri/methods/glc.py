@@ -1,6 +1,5 @@
 """Gold loss correction: learn how the labels were corrupted, then train through that."""
 
-import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
 from vri.methods.options import check_options
+from vri.methods.restart import go_back, starting_point
 
 
 def corruption_matrix(probabilities: Tensor, clean_labels: Tensor) -> Tensor:
@@ -95,8 +95,7 @@ class GLC(CrossEntropy):
             )
         self._size, self._trusted_batches, self.matrix = size, trusted_batches, None
         if self.restart:
-            state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()["state"]}
-            self._initial = copy.deepcopy(state)
+            self._initial = starting_point(self)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Go over to the second phase after `estimate_share` of the epochs."""
@@ -162,9 +161,7 @@ class GLC(CrossEntropy):
         self.matrix = corruption_matrix(probabilities, labels).to(self.classifier.dtype)
         self.noisy_share = self._size / (self._size + len(labels))
         if self._initial is not None:
-            self.model.load_state_dict(self._initial["model"])
-            groups = self.optimizer.state_dict()["param_groups"]
-            self.optimizer.load_state_dict({"state": self._initial["optimizer"], "param_groups": groups})
+            go_back(self, self._initial)
             self._initial = None
 
     def _predict(self, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:

@@ -93,8 +93,7 @@ class SOP(CrossEntropy):
             noise=(up - down).detach().abs().sum(1).mean(),
         )
         self.u[index], self.v[index] = u - self.lr_u * of_u, v - self.lr_v * of_v
-        names = list(self.classifier.parameters)
-        self.classifier.update(self.classifier.gradient(forward, (of_logits, None), names, keep=False))
+        self.descend_outputs(forward, of_logits)
         return metrics
 
     def regulariser(self, outputs: Tensor, q: Tensor) -> Tensor:
