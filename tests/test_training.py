@@ -270,7 +270,7 @@ EMPTY = (torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
             {"batch_size": 0, "meta_batch_size": -1, "checkpoint_every": 0},
             "batch_size=0, meta_batch_size=-1, checkpoint_every=0: expected 1 or more; correct the setting",
         ),
-        ({"schedule": "step"}, "schedule='step': expected one of cosine, constant, or a function"),
+        ({"schedule": "step"}, "schedule='step': expected one of cosine, linear, constant, or a function"),
         (
             {"meta_set": EMPTY},
             "the meta set is empty: VRI learns to rectify from a few samples with right labels; "
