@@ -482,6 +482,6 @@ def test_checkpoints_of_short_epochs_are_written_as_often_as_is_cheap(
         saved.append(state["epoch"])
 
     monkeypatch.setattr("vri.training.checkpoints.save_checkpoint", save)
-    monkeypatch.setattr("vri.training.state.Run.SAVING_SHARE", share)
+    monkeypatch.setattr("vri.training.state.RunState.SAVING_SHARE", share)
     fit(cross_entropy(), epochs=5, out=tmp_path)
     assert saved == epochs

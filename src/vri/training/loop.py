@@ -25,7 +25,7 @@ from vri.training.early_stopping import KeepBest
 from vri.training.evaluation import evaluate, memorisation, modes_restored
 from vri.training.progress import Reporter, Row, check_tensorboard, say_nothing, tensorboard_writer
 from vri.training.selection import Selection
-from vri.training.state import History, Run
+from vri.training.state import History, RunState
 from vri.training.streams import Streams
 from vri.training.trusted import GivenSamples, JoinedSamples, SelectedSamples, TrustedSamples
 
@@ -204,7 +204,7 @@ def train(
     settings |= {} if trusted is None else trusted.settings()
     method.begin_training(noisy.size, all_trusted)
     folder = None if out is None else distributed.on_first(partial(_folder, out))
-    run = Run(method, epochs * len(noisy), len(noisy), settings, folder)
+    run = RunState(method, epochs * len(noisy), len(noisy), settings, folder)
     method.data = Streams(
         run, method, train_set, batch_size, seed, views=views, test_transform=test_transform, **divided
     )

@@ -42,7 +42,7 @@ class Position:
     worse: int = 0  # epochs in a row that were clearly worse than it
 
 
-class Run:
+class RunState:
     """The state of a run, in memory and in its folder."""
 
     SAVING_SHARE = 0.05  # of the time that may go into checkpoints, unless somebody says when to write them

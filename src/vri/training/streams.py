@@ -12,7 +12,7 @@ from vri.data.batches import Batches, Data, Transform, length, take
 from vri.methods.base import Method, TrainingData
 from vri.training import distributed
 from vri.training.evaluation import predict_part
-from vri.training.state import Run
+from vri.training.state import RunState
 
 _STREAM = 3  # derives the seeds of streams from that of the run
 
@@ -33,7 +33,7 @@ class Streams(TrainingData):
 
     def __init__(
         self,
-        run: Run,
+        run: RunState,
         method: Method,
         train_set: Data,
         batch_size: int,
