@@ -29,26 +29,38 @@ from sklearn.metrics import average_precision_score
 from vri import data, noise
 
 LIMIT = 2 * 2**30  # bytes
+# The peak from the process itself: what the system reports of a child includes the parent's at the start.
+RUN = """
+import re, sys
+from pathlib import Path
+from vri.cli import main
+code = main(sys.argv[1:])
+print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+sys.exit(code)
+"""
 WIDTH = 256
 
 
 def clean(folder: Path, *more: str, limit: int = resource.RLIM_INFINITY) -> dict[str, Any]:
     """Run the command in a process of its own; seconds, processor seconds and peak memory."""
     out = folder / "out"
-    command = [sys.executable, "-m", "vri", "clean", str(folder / "X.npy"), "--labels", str(folder / "y.npy")]
+    command = [sys.executable, "-c", RUN, "clean", str(folder / "X.npy"), "--labels", str(folder / "y.npy")]
     start = time.perf_counter()
     process = subprocess.Popen(
         [*command, "--out", str(out), "--fresh", "--quiet", *more],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
     )
+    assert process.stdout is not None
+    printed = process.stdout.read()
     _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"vri clean ended with status {status}")
     return {
         "seconds": round(time.perf_counter() - start, 1),
         "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
-        "peak_megabytes": round(used.ru_maxrss / 1024),
+        "peak_megabytes": round(int(printed.split()[-1]) / 1024),
     }
 
 
@@ -88,7 +100,7 @@ def sample_sizes(folder: Path, sizes: list[int], seeds: int) -> list[dict[str, A
     return rows
 
 
-def large(folder: Path, count: int, epochs: int) -> dict[str, Any]:
+def large(folder: Path, count: int, *more: str) -> dict[str, Any]:
     images = data.load("fashion-mnist")
     generator = np.random.default_rng(0)
     directions = generator.normal(size=(784, WIDTH)).astype(np.float32) / 28
@@ -102,14 +114,14 @@ def large(folder: Path, count: int, epochs: int) -> dict[str, Any]:
     del whole
     true = images.train_y.repeat(-(-count // len(small)))[:count]
     np.save(folder / "y.npy", flipped(true, 0))
-    cost = clean(folder, "--epochs", str(epochs), limit=LIMIT)
+    cost = clean(folder, *more, limit=LIMIT)
     written = [path.stat().st_mtime for path in sorted((folder / "out" / "label_issues").iterdir())]
     first = parquet.read_metadata(folder / "out" / "label_issues" / "part-00000.parquet").num_rows
     rate = (count - first) / (written[-1] - written[0])
     found = {
         "rows": count,
         "width": WIDTH,
-        "epochs": epochs,
+        "options": " ".join(more),
         "file_megabytes": round((folder / "X.npy").stat().st_size / 2**20),
         "limit_megabytes": LIMIT // 2**20,
         "rows_per_second": round(rate),
@@ -123,7 +135,7 @@ if __name__ == "__main__":
     parser.add_argument("--samples", default="5000,20000,60000")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--rows", default="500000,2000000,8000000", help="of the large files")
-    parser.add_argument("--epochs", type=int, default=4, help="of the training on a sample of it")
+    parser.add_argument("--options", default="--epochs 4", help="of vri clean on them")
     parser.add_argument("--only", choices=("sample", "size"))
     parser.add_argument("--folder", type=Path, help="for the large files, which are deleted (the system's)")
     parser.add_argument("--out", type=Path)
@@ -137,7 +149,7 @@ if __name__ == "__main__":
             if part == "size":
                 results[part] = []
                 for count in map(int, options.rows.split(",")):
-                    results[part].append(large(Path(name), count, options.epochs))
+                    results[part].append(large(Path(name), count, *options.options.split()))
                     print(results[part][-1], flush=True)
             else:
                 sizes = [int(size) for size in options.samples.split(",")]

@@ -4,13 +4,14 @@ import hashlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import nn
 from tqdm import tqdm
 
@@ -46,15 +47,15 @@ class Listing:
 
 
 def list_images(root: Path) -> Listing:
-    """All images in the folders of `root`, sorted; names that are not UTF-8 are passed over and told."""
+    """All images in the folders of `root`, sorted; those with names that are not UTF-8 are left out and noted."""
     files = image_folder(root).train
     paths = [files.relative_path(index) for index in range(len(files))]
-    odd = [path for path in paths if not _is_unicode(path)]
+    sound = [path for path in paths if path == path.encode("utf-8", "ignore").decode()]
     notes = []
-    if odd:
+    if len(sound) < len(paths):
+        odd = sorted(set(paths) - set(sound))
         names = shorten(os.fsencode(path).decode("utf-8", "backslashreplace") for path in odd)
         notes.append(f"{len(odd):,} images have names that are not UTF-8 and are left out: {names}")
-    sound = [path for path in paths if _is_unicode(path)]
     return Listing(root, sound, [path.partition("/")[0] for path in sound], notes)
 
 
@@ -86,7 +87,7 @@ def readable(listing: Listing, size: int | None, progress: bool) -> tuple[Listin
             continue
         kept.append(index)
         if prepare is not None:
-            pixels.append(np.asarray(centre(image, prepare)).transpose(2, 0, 1))
+            pixels.append(_pixels(image, prepare))
     paths, labels = [listing.paths[i] for i in kept], [listing.labels[i] for i in kept]
     sound = Listing(listing.root, paths, labels, [*listing.notes, *broken])
     if not kept:
@@ -174,21 +175,15 @@ def _features(
     mean, std = (torch.tensor(v, device=device).view(3, 1, 1) for v in (prepare.mean, prepare.std))
     found = []
     with torch.inference_mode():
-        for batch in _batches(root, paths, prepare):
-            images = torch.from_numpy(batch).to(device).float() / 255
+        for start in range(0, len(paths), _BATCH):
+            pixels = np.stack(
+                [_pixels(read_image(root / path, _MAX_PIXELS), prepare) for path in paths[start : start + _BATCH]]
+            )
+            images = torch.from_numpy(pixels).to(device).float() / 255
             found.append(network((images - mean) / std).flatten(1).float().cpu().numpy())
     return np.concatenate(found)
 
 
-def _batches(root: Path, paths: Sequence[str], prepare: Preparation) -> Iterator[Bytes]:
-    for start in range(0, len(paths), _BATCH):
-        images = [centre(read_image(root / path, _MAX_PIXELS), prepare) for path in paths[start : start + _BATCH]]
-        yield np.stack([np.asarray(image).transpose(2, 0, 1) for image in images])
-
-
-def _is_unicode(path: str) -> bool:
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+def _pixels(image: Image.Image, prepare: Preparation) -> Bytes:
+    """(3, height, width)."""
+    return np.asarray(centre(image, prepare)).transpose(2, 0, 1)

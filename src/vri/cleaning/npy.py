@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _WINDOW = 2**16  # bytes: reading less at once is not faster on any disk
-_CHUNK = 2**24  # bytes of labels that are looked at together
+_CHUNK = 2**21  # bytes of labels that are looked at together: with the numbers made of them, some ten times as many
 
 
 @dataclass(frozen=True, eq=False)
