@@ -20,6 +20,7 @@ from vri.methods.co_teaching import CoTeaching
 from vri.methods.cores import CORES
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.decoupling import Decoupling
+from vri.methods.dividemix import DivideMix
 from vri.methods.elr import ELR
 from vri.methods.elr_plus import ELRPlus
 from vri.methods.gce import GCE, generalised_cross_entropy
@@ -49,6 +50,7 @@ RIVALS: dict[str, Callable[..., Method]] = {
     "co-teaching": lambda *args, **options: CoTeaching(*args, **{"noise_rate": 0.5, "num_gradual": 2, **options}),
     "CORES": CORES,
     "decoupling": Decoupling,
+    "DivideMix": DivideMix,
     "JoCoR": lambda *args, **options: JoCoR(*args, **{"noise_rate": 0.5, "num_gradual": 2, **options}),
     "ELR": ELR,
     "ELR+": ELRPlus,

@@ -14,6 +14,7 @@ from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
 from vri.methods.options import check_options
 from vri.methods.restart import go_back, starting_point
+from vri.methods.two_networks import evaluating
 
 
 def corruption_matrix(probabilities: Tensor, clean_labels: Tensor) -> Tensor:
@@ -167,16 +168,10 @@ class GLC(CrossEntropy):
     def _predict(self, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
         """Probabilities (n, c), in float64, and labels of all samples; the modes of the layers stay as they were."""
         probabilities, all_labels = [], []
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-        try:
+        with evaluating(self.model), torch.no_grad():
             for batch in batches:
                 inputs, labels = self.classifier.unpack(batch, "meta")
-                with torch.no_grad():
-                    logits = self.classifier.at({}, inputs, seed=0, autocast=False).logits
+                logits = self.classifier.at({}, inputs, seed=0, autocast=False).logits
                 probabilities.append(F.softmax(logits.double(), dim=1))
                 all_labels.append(labels)
-        finally:
-            for module, training in modes:
-                module.training = training
         return torch.cat(probabilities), torch.cat(all_labels)

@@ -3,6 +3,8 @@
 import copy
 import inspect
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -93,6 +95,18 @@ class Ensemble(nn.Module):
         batch = named or (inputs[0] if len(inputs) == 1 else inputs)
         log_p = torch.stack([logits_of(network, batch).log_softmax(1) for network in self.networks])
         return log_p.logsumexp(0) - math.log(len(self.networks))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; afterwards each layer is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def disagreement(forwards: tuple[Forward, Forward]) -> Tensor:

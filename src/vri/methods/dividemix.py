@@ -1,0 +1,197 @@
+"""DivideMix: two networks tell each other which samples to trust, and use the others without label."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vri.core import objective
+from vri.core.checks import Batch
+from vri.core.model import Classifier, Forward
+from vri.core.randomness import draw_seed
+from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.losses import one_hot, sample_losses
+from vri.methods.mixmatch import labelled_losses, probably_clean, ramp_up, sharpen, unlabelled_losses
+from vri.methods.mixup import draw_mixture, mix
+from vri.methods.options import check_options
+from vri.methods.two_networks import TwoNetworks, evaluating
+from vri.methods.views import concatenate, split_views, take_rows
+
+
+class DivideMix(TwoNetworks):
+    """Train two networks by MixMatch on the samples that the other one divides into labelled and unlabelled.
+
+    After a warm-up with cross-entropy, each network's losses are fitted by a mixture of two Gaussians before each
+    epoch; w is the probability of the lower one. For the other network samples with w > τ are labelled, with
+    ŷ = w·y + (1 − w)·p̄ where p̄ is its own mean prediction of two views; for the rest ŷ is the mean prediction of both
+    networks. All ŷ are sharpened, ŷ^(1/T) / Σ. Both views are mixed with others of the batch, λ ~ Beta(α, α) at least
+    ½, and L = CE on labelled ones + λ_u·‖p − ŷ‖²/c on unlabelled ones + Σ_k 1/c·log(1/c / p̄_k), which keeps the mean
+    prediction from leaving classes out. λ_u grows linearly. Both networks predict together.
+
+    Departures: a batch is divided as it comes, so that an epoch has every sample in two views for both networks; the
+    authors take as many unlabelled as labelled samples and make an epoch of the labelled ones. Warm-up and
+    growth of λ_u are shares of the epochs. Prediction averages probabilities, the authors' code logits; their average
+    over five epochs' losses at 90 % of noise is left out. A batch ends with the numbers of its samples; in a loop of
+    your own call `begin_training`, `begin_epoch`, and give w in `method.clean`: samples are labelled at first.
+
+    Args:
+        unlabelled_weight: full λ_u; the code's default. The authors choose it by noise, from 0 to 150.
+        threshold: τ.
+        temperature: T.
+        alpha: α; 0 mixes nothing.
+        balance: weight of the term on the mean prediction.
+        confidence_penalty: weight of Σ_k p_k·log p_k in the warm-up; the authors have 1 for flips and for real noise,
+            and 0 for uniform noise.
+        warmup_share: share of the epochs; the authors have 10 epochs of 300 for CIFAR-10, 30 for CIFAR-100.
+        ramp_share: share of the epochs over which λ_u grows after the warm-up; the authors have 16 epochs.
+        options: as in `TwoNetworks`. The authors' learning rate is 0.02.
+    """
+
+    name = "dividemix"
+    paper = "Li, Socher, Hoi, DivideMix: Learning with Noisy Labels as Semi-supervised Learning (ICLR 2020)"
+    needs_index = True
+    views = ("weak", "weak")
+    ensemble = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        unlabelled_weight: float = 25.0,
+        threshold: float = 0.5,
+        temperature: float = 0.5,
+        alpha: float = 4.0,
+        balance: float = 1.0,
+        confidence_penalty: float = 1.0,
+        warmup_share: float = 0.1,
+        ramp_share: float = 16 / 300,
+        **options: Any,
+    ) -> None:
+        check_options(
+            "DivideMix",
+            unlabelled_weight=(unlabelled_weight, unlabelled_weight >= 0, "0 or more"),
+            threshold=(threshold, 0 <= threshold < 1, "a number in [0, 1)"),
+            temperature=(temperature, temperature > 0, "more than 0"),
+            alpha=(alpha, alpha >= 0, "0 or more"),
+            balance=(balance, balance >= 0, "0 or more"),
+            confidence_penalty=(confidence_penalty, confidence_penalty >= 0, "0 or more"),
+            warmup_share=(warmup_share, 0 <= warmup_share < 1, "a number in [0, 1)"),
+            ramp_share=(ramp_share, 0 <= ramp_share <= 1, "a number in [0, 1]"),
+        )
+        super().__init__(model, num_classes, optimizer, **options)
+        self.unlabelled_weight, self.threshold, self.temperature = unlabelled_weight, threshold, temperature
+        self.alpha, self.balance, self.confidence_penalty = alpha, balance, confidence_penalty
+        self.warmup_share, self.ramp_share = warmup_share, ramp_share
+        # w (size,) as each network sees it
+        self.clean = self.remember("clean", fill=1.0), self.remember("second_clean", fill=1.0)
+        self.warming, self.growth = False, 1.0  # whether it warms up, and λ_u's share of its full value
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Set the phase and λ_u."""
+        first = min(max(round(self.warmup_share * epochs), 1), epochs - 1) if self.warmup_share else 0
+        self.warming = epoch < first
+        self.growth = ramp_up(epoch, first, self.ramp_share * epochs)
+
+    def survey(self, epoch: int) -> None:
+        """Divide the samples, by the losses of each network."""
+        if self.warming or self.data is None:
+            return
+        everyone = torch.arange(self.data.size)
+        for memory, classifier in zip(self.clean, self.classifiers, strict=True):
+            memory[everyone] = probably_clean(sample_losses(*self.data.predict(classifier.model)))
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of each network."""
+        inputs, labels = self.classifier.unpack(batch, "training")
+        index = self.clean[0].index(batch)
+        views = split_views(inputs, 2)
+        return self._warm(views[0], labels) if self.warming else self._divide(views, labels, index)
+
+    def settings(self) -> dict[str, Any]:
+        """All its numbers."""
+        names = ("unlabelled_weight", "threshold", "temperature", "alpha", "balance", "confidence_penalty")
+        return {name: getattr(self, name) for name in (*names, "warmup_share", "ramp_share")}
+
+    def _warm(self, inputs: Any, labels: Tensor) -> Metrics:
+        """One step of cross-entropy, with a reward for not being sure."""
+
+        def loss(logits: Tensor) -> Tensor:
+            log_p = F.log_softmax(logits, dim=1)
+            sure = (log_p.exp() * log_p).sum(1).mean()
+            return objective.cross_entropy(logits, labels) + self.confidence_penalty * sure
+
+        forwards = self.forwards(inputs)
+        said = [forward.detached.logits for forward in forwards]
+        return self._descend(forwards, [loss, loss], said, labels)
+
+    def _divide(self, views: tuple[Any, ...], labels: Tensor, index: Tensor) -> Metrics:
+        """One step of MixMatch on the other's division of the batch."""
+        both = concatenate(views)
+        said = [self._mean_prediction(classifier, both) for classifier in self.classifiers]
+        given, losses, mixed = one_hot(labels, said[0]), [], []
+        for k, other in enumerate(reversed(self.classifiers)):
+            clean = self.clean[1 - k][index].unsqueeze(1)  # w (n, 1)
+            labelled = clean > self.threshold
+            guessed = said[k].clone()
+            rows = (~labelled).squeeze(1).nonzero().squeeze(1)
+            if len(rows):
+                with evaluating(other.model):
+                    theirs = self._mean_prediction(other, concatenate([take_rows(view, rows) for view in views]))
+                guessed[rows] = (said[k][rows] + theirs) / 2
+            refined = torch.where(labelled, clean * given + (1 - clean) * said[k], guessed)
+            targets = sharpen(refined, self.temperature).repeat(2, 1)
+            share, order = draw_mixture(self.alpha, len(targets), self.generator, self.classifier.device)
+            share = max(share, 1 - share)
+            mixed.append(mix(both, order, share))
+            losses.append(
+                partial(self._loss, targets.lerp(targets[order], 1 - share), labelled.to(targets).repeat(2, 1))
+            )
+        trusted = (self.clean[1][index] > self.threshold).double().mean()
+        return self._descend(self.forwards(*mixed), losses, said, labels, labelled=trusted)
+
+    def _loss(self, targets: Tensor, labelled: Tensor, logits: Tensor) -> Tensor:
+        """Of mixed samples (2n, c), those labelled marked by 1 (2n, 1)."""
+        mask, weight = labelled.squeeze(1), self.growth * self.unlabelled_weight
+        mean = self.classifier.batch_mean(F.softmax(logits, dim=1))  # (c,)
+        return (
+            self.mean_where(labelled_losses(logits, targets), mask)
+            + weight * self.mean_where(unlabelled_losses(logits, targets), 1 - mask)
+            - self.balance * (self.num_classes * mean).log().mean()
+        )
+
+    def _mean_prediction(self, classifier: Classifier, both: Any) -> Tensor:
+        """Mean probabilities (n, c) of two views (2n), without gradient; BatchNorm's statistics stay."""
+        with torch.no_grad():
+            logits = classifier.at({}, both, draw_seed(self.generator)).logits
+        first, second = F.softmax(logits, dim=1).chunk(2)
+        return (first + second) / 2
+
+    def _descend(
+        self,
+        forwards: tuple[Forward, Forward],
+        losses: Sequence[Callable[[Tensor], Tensor]],
+        said: Sequence[Tensor],
+        labels: Tensor,
+        **metrics: Tensor,
+    ) -> Metrics:
+        """Update both networks, each by its loss; `said` is what they predict."""
+        (loss, gradient), (second_loss, second_gradient) = (
+            classifier.loss_gradient(forward, of_logits)
+            for classifier, forward, of_logits in zip(self.classifiers, forwards, losses, strict=True)
+        )
+        found = read_metrics(
+            forwards[0],
+            loss=loss,
+            second_loss=second_loss,
+            accuracy=accuracy(said[0], labels),
+            disagreement=(said[0].argmax(1) != said[1].argmax(1)).double().mean(),
+            **metrics,
+        )
+        for classifier, step in zip(self.classifiers, (gradient, second_gradient), strict=True):
+            classifier.update(step)
+        return found
