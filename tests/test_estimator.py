@@ -282,7 +282,9 @@ def test_a_fit_that_was_stopped_goes_on_exactly(blobs, tmp_path, monkeypatch, cr
         return step(self, *batches)
 
     monkeypatch.setattr(VRI, "step", step_or_stop)
-    monkeypatch.setattr("vri.training.state.RunState.SAVING_SHARE", 1.0)  # a checkpoint after every epoch, however short
+    monkeypatch.setattr(
+        "vri.training.state.RunState.SAVING_SHARE", 1.0
+    )  # a checkpoint after every epoch, however short
     whole = VRIClassifier(**settings).fit(x, noisy)
     total = len(calls)
     stop_at = total + 2 * total // 3

@@ -30,6 +30,7 @@ from vri.methods.jocor import JoCoR
 from vri.methods.label_smoothing import LabelSmoothing, smoothed_cross_entropy
 from vri.methods.mixup import Mixup
 from vri.methods.ncr import NCR
+from vri.methods.pes import PES
 from vri.methods.sce import SCE, symmetric_cross_entropy
 from vri.methods.sop import SOP, SOPPlus
 from vri.training.checkpoints import load_checkpoint, save_checkpoint
@@ -58,6 +59,8 @@ RIVALS: dict[str, Callable[..., Method]] = {
     "GLC": GLC,
     "GLC without restart": lambda *args, **options: GLC(*args, restart=False, **options),
     "NCR": NCR,
+    "PES": PES,
+    "PES, semi": lambda *args, **options: PES(*args, **{"semi": True, **options}),
     "SOP": SOP,
     "SOP+": SOPPlus,
 }
