@@ -58,18 +58,18 @@ def test_demo_goes_on_after_ctrl_c(
 ) -> None:
     arguments = ["demo", "--seeds", "2", "--epochs", "2", "--out", str(tmp_path)]
     trained: list[str] = []
-    original = demo.train
+    original = demo.train_run
 
-    def interrupted(method, *args, **kwargs):
+    def interrupted(settings, *args, **kwargs):
         if len(trained) == 3:
             raise KeyboardInterrupt
-        trained.append(type(method).__name__)
-        return original(method, *args, **kwargs)
+        trained.append(settings.method)
+        return original(settings, *args, **kwargs)
 
-    monkeypatch.setattr(demo, "train", interrupted)
+    monkeypatch.setattr(demo, "train_run", interrupted)
     assert main(arguments) == 130
     assert "the same command goes on" in capsys.readouterr().err
-    monkeypatch.setattr(demo, "train", original)
+    monkeypatch.setattr(demo, "train_run", original)
     steps: list[int] = []
     cross_entropy = METHODS["cross-entropy"]
     monkeypatch.setattr(

@@ -389,7 +389,7 @@ def test_an_estimate_comes_from_runs_of_the_same_kind(small: Experiment, tmp_pat
         (["tab:flip", "--weights", "nowhere.pth"], "--weights nowhere.pth: there is no such file; expected one with"),
         (["tab:flip", "--submit-option", "a=1"], "--submit-option without --submit: expected --submit slurm or"),
         (["tab:animal", "--scale", "paper"], "tab:animal needs animal10n (ask for the archive at"),
-        (["tab:uniform", "--submit", "moon"], "cluster='moon': expected one of slurm, local"),
+        (["tab:uniform", "--submit", "moon"], "--submit moon: expected one of slurm, local"),
         (
             ["tab:uniform", "--submit", "local", "--submit-option", "a"],
             "--submit-option a: expected KEY=VALUE, such as",

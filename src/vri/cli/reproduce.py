@@ -80,7 +80,7 @@ def _check(options: argparse.Namespace) -> dict[str, Any]:
     """Refuse wrong options before anything is looked for; those of submitit as a dict."""
     from vri.paper.catalogue import find
     from vri.paper.experiments import SCALES
-    from vri.paper.grid import check_cluster
+    from vri.paper.grid import CLUSTERS
 
     if options.names != ["list"]:
         find(options.names)
@@ -93,9 +93,9 @@ def _check(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--minutes {options.minutes:g}: expected 0 or more")
     if options.weights is not None and not Path(options.weights).is_file():
         raise ValueError(f"--weights {options.weights}: there is no such file; expected one with ImageNet weights")
-    if options.submit is not None:
-        check_cluster(options.submit)
-    elif options.submit_option:
+    if options.submit is not None and options.submit not in CLUSTERS:
+        raise ValueError(f"--submit {options.submit}: expected one of {', '.join(CLUSTERS)}")
+    if options.submit is None and options.submit_option:
         raise ValueError("--submit-option without --submit: expected --submit slurm or --submit local, too")
     chosen: dict[str, Any] = {}
     for text in options.submit_option:

@@ -232,16 +232,6 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
             continue
 
 
-def check_cluster(cluster: str) -> None:
-    """Refuse what `submit` can't use."""
-    if cluster not in CLUSTERS:
-        raise ValueError(f"cluster={cluster!r}: expected one of {', '.join(CLUSTERS)}")
-    try:
-        import submitit  # noqa: F401
-    except ImportError:
-        raise ImportError("--submit needs submitit, which is not installed: pip install 'vri[slurm]'") from None
-
-
 def submit(
     runs: Sequence[Run], folder: Path, *, cluster: str, processes: int, options: Mapping[str, Any] | None = None
 ) -> list[Any]:
@@ -257,9 +247,12 @@ def submit(
     Returns:
         submitit's jobs.
     """
-    check_cluster(cluster)
-    import submitit
-
+    if cluster not in CLUSTERS:
+        raise ValueError(f"cluster={cluster!r}: expected one of {', '.join(CLUSTERS)}")
+    try:
+        import submitit
+    except ImportError:
+        raise ImportError("--submit needs submitit, which is not installed: pip install 'vri[slurm]'") from None
     executor = submitit.AutoExecutor(folder=folder / "submitit", cluster=cluster)
     try:
         executor.update_parameters(name="vri", **{"timeout_min": 24 * 60, **(options or {})})

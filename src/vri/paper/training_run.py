@@ -53,6 +53,7 @@ def train_run(
     progress: bool = True,
     sync_batchnorm: bool = False,
     examine: Callable[[Method, Prepared], Record] | None = None,
+    on_epoch: Callable[[Row], None] | None = None,
     on_remark: Callable[[str], None] | None = None,
 ) -> Record:
     """Train as `settings` say; leaves record, history, events, checkpoint and classifier in `out`.
@@ -66,6 +67,7 @@ def train_run(
         progress: show a bar.
         sync_batchnorm: on several workers, let BatchNorm see the whole batch; a run that goes on keeps to it.
         examine: looks at the trained method; what it finds stands in the record as "examined".
+        on_epoch: as in `vri.train`.
         on_remark: as in `vri.train`.
 
     Returns:
@@ -124,6 +126,8 @@ def train_run(
         # a run that fell back to an earlier checkpoint does some epochs again
         rows[:] = [r for r in rows if int(r["epoch"] or 0) < int(row["epoch"] or 0)] + [row]
         write(finished=False)
+        if on_epoch is not None:
+            on_epoch(row)
 
     if parallel.first():
         out.mkdir(parents=True, exist_ok=True)
