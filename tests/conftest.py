@@ -1,10 +1,13 @@
 """What all tests share."""
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for processes that tests start
 
 
 @pytest.fixture(scope="session", autouse=True)
