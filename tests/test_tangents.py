@@ -1,6 +1,8 @@
 """The rules for a cheaper tangent pass against PyTorch's own forward mode."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vri import VRI
+from vri.backbones import resnet32
 from vri.core.tangents import Convolved, Record, Replay
 
 
@@ -132,3 +136,45 @@ def test_a_record_of_another_model_is_not_believed() -> None:
         other(images())
     for found, expected in zip(tangent(model, "", Replay(record.kept)), tangent(model, "", None), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_meta_gradient_in_bfloat16_points_the_same_way() -> None:
+    """ResNet-32 under autocast, against float32: rounding turns it by a little, a wrong rule would turn it by a lot."""
+
+    class Recorder(torch.optim.SGD):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, lr=0.0)
+
+        def step(self, closure: Any = None) -> None:
+            self.gradient = torch.cat([p.grad.flatten() for group in self.param_groups for p in group["params"]])
+
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(24, 3, 16, 16, generator=generator), torch.randint(10, (24,), generator=generator)
+    found = []
+    for autocast in (None, torch.bfloat16):
+        model = resnet32(10, seed=0).to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+        options: dict[str, Any] = {"meta_every": 1, "kl_weight": 0.0, "meta_optimizer": Recorder}
+        method = VRI(model, 10, optimizer, autocast=autocast, **options)
+        method.step((x, y), (x.flip(0), y.flip(0)))
+        assert method.hypergradient == "jvp"
+        found.append(method.meta_optimizer.gradient)
+    assert float(F.cosine_similarity(found[0], found[1], dim=0)) > 0.98
+
+
+def test_batch_norm_in_mixed_precision_takes_the_fused_way() -> None:
+    """x in bfloat16, parameters in float32, as under autocast; against PyTorch's own rule in float64."""
+    generator = torch.Generator().manual_seed(0)
+    x, x_dot = (torch.randn(6, 4, 5, 5, generator=generator).bfloat16() for _ in range(2))
+    weight, weight_dot, bias, bias_dot = (torch.randn(4, generator=generator) for _ in range(4))
+    tangents = {}
+    for name, kind in (("mixed", None), ("exact", torch.float64)):
+        cast = [t if kind is None else t.to(kind) for t in (x, x_dot, weight, weight_dot, bias, bias_dot)]
+        with torch.no_grad(), forward_ad.dual_level():
+            duals = [forward_ad.make_dual(p, t) for p, t in zip(cast[::2], cast[1::2], strict=True)]
+            with Replay() if kind is None else nullcontext():
+                out = F.batch_norm(duals[0], None, None, duals[1], duals[2], True)
+            tangents[name] = forward_ad.unpack_dual(out).tangent
+    assert tangents["mixed"].dtype == torch.bfloat16
+    difference = (tangents["mixed"].double() - tangents["exact"]).norm() / tangents["exact"].norm()
+    assert float(difference) < 0.02

@@ -103,8 +103,9 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     primal, x_dot = unpack_dual(x)
-    mixed = any(t is not None and t.dtype != x.dtype for t in (weight, bias))
-    if not training or mixed or x_dot is None:
+    # under autocast x is in half precision and the parameters are not, which the fused kernels know how to take
+    foreign = any(t is not None and t.dtype not in (x.dtype, torch.float32) for t in (weight, bias))
+    if not training or foreign or x_dot is None:
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     gamma, gamma_dot = (None, None) if weight is None else unpack_dual(weight)
     beta, beta_dot = (None, None) if bias is None else unpack_dual(bias)
@@ -116,8 +117,8 @@ def _batch_norm(
     if gamma_dot is not None:  # + γ̇ x̂ = γ̇r·x − γ̇rμ
         scale = gamma_dot * inv_std
         shift = scale * mean if beta_dot is None else scale * mean - beta_dot
-        y_dot = torch.addcmul(y_dot, primal, scale.view(shape)).sub_(shift.view(shape))
+        y_dot = torch.addcmul(y_dot, primal, scale.view(shape).to(x.dtype)).sub_(shift.view(shape).to(x.dtype))
     elif beta_dot is not None:
-        y_dot = y_dot + beta_dot.view(shape)
+        y_dot = y_dot + beta_dot.view(shape).to(x.dtype)
     dual: Tensor = make_dual(y, y_dot)
     return dual
