@@ -36,23 +36,34 @@ def build(kind: Any = PES, momentum: float = 0.0, **options: Any) -> Any:
     return method
 
 
+def stages() -> nn.Module:
+    """Four stages of five weights, as ResNet-18 has, and a stem."""
+    model = nn.Module()
+    model.stem = nn.Linear(2, 2)
+    for number in range(4):
+        model.add_module(f"layer{number + 1}", nn.Sequential(*[nn.Linear(2, 2) for _ in range(5)]))
+    model.norm, model.fc = nn.BatchNorm1d(2), nn.Linear(2, 10)
+    return model
+
+
 @pytest.mark.parametrize(
-    ("model", "block", "head"),
+    ("model", "first", "count", "head"),
     [
-        (lambda: backbones.resnet32(10), {"layer3"}, {"fc"}),
-        (lambda: backbones.mlp(4, 10, hidden=(5, 6)), {"3"}, {"5"}),
-        (lambda: backbones.mlp(4, 10, hidden=(5,)), set(), {"3"}),
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), set(), {"1"}),
-        (lambda: backbones.fast(10), {"blocks"}, {"head"}),
+        (stages, "layer4.0.weight", 14, "fc"),  # with the layers after it
+        (lambda: backbones.mlp(4, 10, hidden=(5, 6)), "3.weight", 4, "5"),
+        (lambda: backbones.mlp(4, 10, hidden=(5,) * 9), "13.weight", 8, "19"),
+        (lambda: backbones.mlp(4, 10, hidden=(5,)), "", 0, "3"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), "", 0, "1"),
+        (lambda: backbones.fast(10), "blocks.2.conv1.weight", 6, "head"),
     ],
 )
-def test_parts_of_networks(model: Any, block: set[str], head: set[str]) -> None:
+def test_parts_of_networks(model: Any, first: str, count: int, head: str) -> None:
     net = model()
     classifier = Classifier(net, 10, torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1))
-    late = {name.split(".")[0] for name in last_block(classifier)}
-    assert {name.split(".")[0] for name in head_of(classifier)} == head
-    assert late == (block | head if block else set())
-    assert not block or len(last_block(classifier)) < 0.6 * len(classifier.parameters)
+    block = last_block(classifier)
+    assert head_of(classifier) == [f"{head}.weight", f"{head}.bias"]
+    assert (block[0] if block else "", len(block)) == (first, count)
+    assert not block or block[-2:] == head_of(classifier)
 
 
 def test_phases() -> None:

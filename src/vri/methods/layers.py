@@ -14,19 +14,29 @@ def head_of(classifier: Classifier) -> list[str]:
 
 
 def last_block(classifier: Classifier) -> list[str]:
-    """Names of the last block's parameters and of all after it, with the last layer's; none if it were all there is."""
-    head = set(head_of(classifier))
+    """Names of the parameters of the last block, of all after it and of the last layer; none if that were everything.
+
+    The last block are neighbouring modules with a quarter to half of the weight tensors, or with fewer where one more
+    module would be too many.
+    """
+    head = head_of(classifier)
     before = [name for name in classifier.parameters if name not in head]
     weights = [name for name in before if classifier.parameters[name].ndim > 1]
-    if not weights:
-        return []
-    path = weights[-1].split(".")
-    for depth in range(1, len(path)):
-        prefix = ".".join(path[:depth]) + "."
-        members = [name for name in weights if name.startswith(prefix)]
-        if len(members) * 2 <= len(weights):
-            start = next(place for place, name in enumerate(before) if name.startswith(prefix))
-            return [*before[start:], *(name for name in classifier.parameters if name in head)]
+    for depth in range(1, max((name.count(".") for name in weights), default=0) + 1):
+        modules = [".".join(name.split(".")[:depth]) for name in weights]
+        chosen = 0  # of the weights, from the end
+        for place in range(len(weights) - 1, -1, -1):
+            if place and modules[place] == modules[place - 1]:
+                continue  # inside a module
+            if 2 * (len(weights) - place) > len(weights):
+                break
+            chosen = len(weights) - place
+            if 4 * chosen >= len(weights):
+                break
+        if chosen:
+            first = modules[-chosen] + "."
+            start = next(place for place, name in enumerate(before) if name.startswith(first))
+            return before[start:] + head
     return []
 
 
