@@ -148,6 +148,19 @@ def test_the_deadline_begins_no_run(tmp_path: Path) -> None:
     assert len(missing(runs(), tmp_path)) == 3
 
 
+def test_the_deadline_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def bad(run: Run, out: Path) -> Any:
+        now[0] = 20.0
+        raise ValueError("the checkpoint does not fit")
+
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(grid, "_train", bad)
+    with pytest.raises(ValueError, match="the checkpoint does not fit"):
+        grid.work(runs(2), tmp_path, deadline=10.0)
+
+
 def test_a_killed_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     (run,) = (replace(each, curves=True) for each in runs(1, epochs=40, checkpoint_every=2))
     assert run_grid([run], tmp_path / "whole")

@@ -128,11 +128,12 @@ def work(runs: Sequence[Run], folder: Path, deadline: float | None = None, threa
     keys = {run.key for run in runs}
     start, before = time.monotonic(), len(keys & table.rows().keys())
     failed: dict[str, ValueError] = {}
-    while todo := [run for run in runs if run.key not in table.rows() and run.key not in failed]:
+    late = False
+    while not late and (todo := [run for run in runs if run.key not in table.rows() and run.key not in failed]):
         begun = False
         for run in todo:
-            if deadline is not None and time.time() > deadline:
-                return
+            if late := deadline is not None and time.time() > deadline:
+                break
             lock = unfinished / f"{run.key}.lock"
             with locked(lock, wait=False) as mine:
                 if mine is None:
@@ -154,7 +155,7 @@ def work(runs: Sequence[Run], folder: Path, deadline: float | None = None, threa
                 shutil.rmtree(unfinished / run.key, ignore_errors=True)
             with suppress(OSError):  # whoever still holds it finds the run in the table
                 lock.unlink()
-        if not begun:
+        if not begun and not late:
             time.sleep(_WAIT)  # others work on all that is left: wait, in case one of them dies
     if failed:
         first, *more = failed.values()
