@@ -51,7 +51,7 @@ def stages() -> nn.Module:
     [
         (stages, "layer4.0.weight", 14, "fc"),  # with the layers after it
         (lambda: backbones.mlp(4, 10, hidden=(5, 6)), "3.weight", 4, "5"),
-        (lambda: backbones.mlp(4, 10, hidden=(5,) * 9), "13.weight", 8, "19"),
+        (lambda: backbones.mlp(4, 10, hidden=(5,) * 9), "15.weight", 6, "19"),
         (lambda: backbones.mlp(4, 10, hidden=(5,)), "", 0, "3"),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), "", 0, "1"),
         (lambda: backbones.fast(10), "blocks.2.conv1.weight", 6, "head"),

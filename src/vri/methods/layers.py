@@ -16,7 +16,7 @@ def head_of(classifier: Classifier) -> list[str]:
 def last_block(classifier: Classifier) -> list[str]:
     """Names of the parameters of the last block, of all after it and of the last layer; none if that were everything.
 
-    The last block are neighbouring modules with a quarter to half of the weight tensors, or with fewer where one more
+    The last block are neighbouring modules with a fifth to half of the weight tensors, or with fewer where one more
     module would be too many.
     """
     head = head_of(classifier)
@@ -31,7 +31,7 @@ def last_block(classifier: Classifier) -> list[str]:
             if 2 * (len(weights) - place) > len(weights):
                 break
             chosen = len(weights) - place
-            if 4 * chosen >= len(weights):
+            if 5 * chosen >= len(weights):
                 break
         if chosen:
             first = modules[-chosen] + "."

@@ -33,7 +33,7 @@ class PES(CrossEntropy):
     by 1 / (size of the class among them). With `semi` the others are used without label, by MixMatch: their target is
     the mean prediction of two views, sharpened; L = weighted CE on confident ones + λ_u·‖p − ŷ‖²/c on the others.
 
-    The last block is about a quarter of the layers, whole modules, see `last_block`; the authors' is the last of four
+    The last block is a fifth of the layers or more, whole modules, see `last_block`; the authors' is the last of four
     stages. A network with one hidden layer has none, and only its last layer is refined.
 
     Departures: the phases share the epochs; refinements come as epochs of their own, and a training of two or three
