@@ -37,9 +37,9 @@ def step(net: nn.Module, loss: Tensor) -> None:
     torch.optim.SGD(net.parameters(), lr=0.1).step()
 
 
-@pytest.mark.parametrize("sieving", [False, True])
-def test_a_step_of_the_first_phase_by_hand(sieving: bool) -> None:
-    method = build()
+@pytest.mark.parametrize(("sieving", "threshold"), [(False, 0.0), (True, 0.0), (True, -0.1)])
+def test_a_step_of_the_first_phase_by_hand(sieving: bool, threshold: float) -> None:
+    method = build(threshold=threshold)
     net = copy.deepcopy(method.model)
     method.strength, method.sieving = 1.3, sieving
     method.prior = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -48,7 +48,7 @@ def test_a_step_of_the_first_phase_by_hand(sieving: bool) -> None:
     losses, kept = [], []
     for i, y in enumerate(Y[ROWS].tolist()):
         of_classes = [-torch.log(p[i, k] + 1e-8) for k in range(CLASSES)]
-        kept.append(not sieving or -math.log(p[i, y].item()) <= sum(of_classes).item() / CLASSES)
+        kept.append(not sieving or -math.log(p[i, y].item()) <= sum(of_classes).item() / CLASSES + threshold)
         losses.append(-torch.log(p[i, y]) - 1.3 * (0.5 * of_classes[0] + 0.3 * of_classes[1] + 0.2 * of_classes[2]))
     loss = sum(value for value, keep in zip(losses, kept, strict=True) if keep) / sum(kept)
     step(net, loss)
@@ -138,6 +138,7 @@ def test_sieves_out_wrong_labels() -> None:
 
 def test_options() -> None:
     with pytest.raises(
-        ValueError, match=r"^CORES got options it can't use: beta=-1 .*; consistency=-1 .*; sieve_share=0 "
+        ValueError,
+        match=r"^CORES got options it can't use: beta=-1 .*; threshold=1 .*; consistency=-1 .*; sieve_share=0 ",
     ):
-        build(beta=-1, consistency=-1, sieve_share=0)
+        build(beta=-1, threshold=1, consistency=-1, sieve_share=0)

@@ -36,6 +36,9 @@ class CORES(CrossEntropy):
 
     Args:
         beta: full value of β.
+        threshold: a sample counts if ℓ_y − 1/c·Σ_k ℓ_k is at most this; 0 is the paper. A label that many samples of a
+            class share, as with flips, is likelier than a typical class even where it is wrong: such noise wants less
+            than 0.
         consistency: λ; the authors' configuration for 40 % of instance-dependent noise.
         sieve_share: share of the epochs spent on the first phase; 1 is CORES² without the second.
         restart: whether the second phase starts from scratch.
@@ -57,6 +60,7 @@ class CORES(CrossEntropy):
         optimizer: torch.optim.Optimizer,
         *,
         beta: float = 2.0,
+        threshold: float = 0.0,
         consistency: float = 0.4,
         sieve_share: float = 0.4,
         restart: bool = True,
@@ -65,11 +69,12 @@ class CORES(CrossEntropy):
         check_options(
             "CORES",
             beta=(beta, beta >= 0, "0 or more"),
+            threshold=(threshold, threshold <= 0, "0 or less"),
             consistency=(consistency, consistency >= 0, "0 or more"),
             sieve_share=(sieve_share, 0 < sieve_share <= 1, "a number in (0, 1]"),
         )
         super().__init__(model, num_classes, optimizer, **options)
-        self.beta, self.consistency = beta, consistency
+        self.beta, self.threshold, self.consistency = beta, threshold, consistency
         self.sieve_share, self.restart = sieve_share, restart
         self.kept = self.remember("kept", fill=1.0)  # v (size,)
         zeros = torch.zeros(num_classes, device=self.classifier.device, dtype=self.classifier.dtype)
@@ -122,14 +127,19 @@ class CORES(CrossEntropy):
 
     def settings(self) -> dict[str, Any]:
         """Strengths and phases."""
-        return {name: getattr(self, name) for name in ("beta", "consistency", "sieve_share", "restart")}
+        names = ("beta", "threshold", "consistency", "sieve_share", "restart")
+        return {name: getattr(self, name) for name in names}
 
     def _sieve(self, inputs: Any, labels: Tensor, index: Tensor) -> Metrics:
         """One step of the first phase."""
         forward = self.forward(inputs)
         logits = forward.detached.logits.requires_grad_()
         losses, of_classes = sample_losses(logits, labels), -(F.softmax(logits, dim=1) + _LEAST).log()
-        kept = (losses <= of_classes.mean(1)).to(losses.dtype) if self.sieving else torch.ones_like(losses)
+        kept = (
+            (losses - of_classes.mean(1) <= self.threshold).to(losses.dtype)
+            if self.sieving
+            else torch.ones_like(losses)
+        )
         self.kept[index] = kept
         self.counts = self.counts + self.classifier.batch_mean(kept.unsqueeze(1) * one_hot(labels, logits)).detach()
         loss = self.mean_where(losses - self.strength * of_classes @ self.prior, kept)
