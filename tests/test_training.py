@@ -377,7 +377,7 @@ def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: py
 
 def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
-    fit(Recorder(), progress=True)
+    assert [row["epoch"] for row in fit(Recorder(), progress=True)] == [1, 2]
 
 
 def test_tensorboard_has_each_epoch_once_after_resuming(tmp_path: Path) -> None:
