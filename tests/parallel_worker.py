@@ -49,7 +49,8 @@ RUNS: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "l2rw, backprop": ("l2rw", {"hypergradient": "backprop"}, (BATCH, CLEAN)),
 }
 # samples are paired, small losses and neighbours found in one share; a Beta draw depends on those before it
-EXACT = [name for name in RUNS if name not in ("mixup", "ncr", "elr+", "dividemix", "co-teaching", "jocor", "pmw-net")]
+SHARES = ("mixup", "peer-loss", "ncr", "elr+", "dividemix", "co-teaching", "co-teaching+", "codis", "jocor", "pmw-net")
+EXACT = [name for name in RUNS if name not in SHARES]
 
 
 def network(*between: nn.Module, seed: int = 0) -> nn.Sequential:

@@ -1,0 +1,113 @@
+"""CoDis: two networks learn from small losses on which they say different things."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vri.core.checks import Batch
+from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.losses import sample_losses
+from vri.methods.options import check_options
+from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
+
+
+def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
+    """½ KL(p ‖ m) + ½ KL(q ‖ m) with m = (p + q) / 2, of each sample (n,) from both networks' logits."""
+    log_p, log_q = F.log_softmax(first, dim=1), F.log_softmax(second, dim=1)
+    log_m = torch.logaddexp(log_p, log_q) - torch.log(log_p.new_tensor(2.0))
+    return 0.5 * (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)).sum(1)
+
+
+class CoDis(TwoNetworks):
+    """Train two networks, each on the samples the other chose: a small loss, and predictions that differ.
+
+    ℓ_k = CE(f_k, y) − λ·JS(p₁, p₂) for network k = 1, 2. Each network marks the share R(T) of the batch where its ℓ is
+    smallest, and the other takes a step on its own mean ℓ over these. R(T) = 1 − τ·min(T / T_k, 1) in epoch T, counted
+    from 0. Only the first network predicts.
+
+    τ is the share of wrong labels; as in co-teaching it must be given or guessed. λ = 0.15 and T_k = 10 are the
+    defaults of the authors' code (Adam with learning rate 0.001, 200 epochs). That code has the divergences of JS the
+    other way round (KL(m ‖ p)); here it is JS, as its name and the paper say.
+
+    Args:
+        noise_rate: τ.
+        num_gradual: T_k, epochs over which the share left out grows to τ.
+        discrepancy_weight: λ; 0 is co-teaching.
+        options: as in `TwoNetworks`.
+    """
+
+    name = "codis"
+    paper = (
+        "Xia, Han, Zhan, Yu, Gong, Gong, Liu, Combating Noisy Labels with Sample Selection by Mining High-Discrepancy "
+        "Examples (ICCV 2023)"
+    )
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        noise_rate: float = 0.2,
+        num_gradual: int = 10,
+        discrepancy_weight: float = 0.15,
+        **options: Any,
+    ) -> None:
+        check_options(
+            "CoDis",
+            noise_rate=(noise_rate, 0 <= noise_rate < 1, "a number in [0, 1)"),
+            num_gradual=(num_gradual, num_gradual >= 1, "at least 1"),
+            discrepancy_weight=(discrepancy_weight, discrepancy_weight >= 0, "0 or more"),
+        )
+        super().__init__(model, num_classes, optimizer, **options)
+        self.noise_rate, self.num_gradual, self.discrepancy_weight = noise_rate, num_gradual, discrepancy_weight
+        self.forget = 0.0  # 1 − R(T)
+        self.saved += ["forget"]
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Set the share of a batch to leave out."""
+        self.forget = forget_rate(epoch, self.noise_rate, self.num_gradual, exponent=1.0)
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of each network on what the other chose."""
+        inputs, labels = self.classifier.unpack(batch, "training")
+        forwards = self.forwards(inputs)
+        logits = [forward.detached.logits for forward in forwards]
+
+        losses = partial(self._losses, labels)
+        mine, others = (smallest(losses(b, a), self.forget) for a, b in (logits, logits[::-1]))
+        (loss, gradient), (second_loss, second_gradient) = (
+            classifier.loss_gradient(forward, partial(_mean_at, kept, partial(losses, other)))
+            for classifier, forward, kept, other in zip(
+                self.classifiers, forwards, (others, mine), logits[::-1], strict=True
+            )
+        )
+        metrics = read_metrics(
+            forwards[0],
+            loss=loss,
+            second_loss=second_loss,
+            accuracy=accuracy(logits[0], labels),
+            kept=len(mine) / len(labels),
+            disagreement=disagreement(forwards).double().mean(),
+            discrepancy=jensen_shannon(logits[0], logits[1]).mean(),
+        )
+        for classifier, found in zip(self.classifiers, (gradient, second_gradient), strict=True):
+            classifier.update(found)
+        return metrics
+
+    def settings(self) -> dict[str, Any]:
+        """The schedule of R and λ."""
+        names = ("noise_rate", "num_gradual", "discrepancy_weight")
+        return {name: getattr(self, name) for name in names}
+
+    def _losses(self, labels: Tensor, other: Tensor, logits: Tensor) -> Tensor:
+        """ℓ of one network (n,), beside the other's logits."""
+        return sample_losses(logits, labels) - self.discrepancy_weight * jensen_shannon(logits, other)
+
+
+def _mean_at(kept: Tensor, losses: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    return losses(logits)[kept].mean()

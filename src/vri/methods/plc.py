@@ -1,0 +1,122 @@
+"""Progressive label correction: relabel where the network is sure, with a bound that moves."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vri.core import objective
+from vri.core.checks import Batch
+from vri.methods.base import Method, Metrics, accuracy, read_metrics
+from vri.methods.losses import one_hot
+from vri.methods.options import check_options
+
+_FEW = 1e-3  # relabelling a smaller share of the samples than this moves the bound
+
+
+def label_ratio(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """f_y / max f of each sample (n,): how the label stands beside the class the network prefers."""
+    return (probabilities * labels).sum(1) / probabilities.max(1).values
+
+
+class PLC(Method):
+    """Train with cross-entropy on labels that are replaced, for good, where the network is sure of another.
+
+    f is the mean of a sample's predictions in the last `window` epochs, each taken when the sample was trained on.
+    From epoch `warmup_epochs` on, after each epoch, a sample with f_y / max f < δ gets the label argmax f. If fewer
+    than a thousandth of the samples were relabelled, δ grows by `increment`, up to `most`.
+
+    Defaults are those of the authors' code for CIFAR (180 epochs of SGD with learning rate 0.01). There δ becomes
+    max(δ + increment, 0.9) as soon as few samples are relabelled, so it jumps, and goes on past 1; the paper's
+    algorithm moves it step by step, which is done here, and 0.9 is the last value. A soft label counts by its mean of
+    f, and is replaced by a hard one. A batch ends with the numbers of its samples; in a loop of your own call
+    `begin_training(size, None)`, and `begin_epoch` and `survey` before each epoch.
+
+    Args:
+        delta: δ at the start; 0 is plain cross-entropy, if `increment` is 0 too.
+        increment: by how much δ grows.
+        most: largest δ.
+        warmup_epochs: epochs without relabelling.
+        window: epochs of which predictions are averaged.
+        options: as in `Method`.
+    """
+
+    needs_index = True
+    name = "plc"
+    paper = (
+        "Zhang, Zheng, Wu, Goswami, Chen, Learning with Feature-Dependent Label Noise: A Progressive Approach (ICLR "
+        "2021)"
+    )
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        delta: float = 0.3,
+        increment: float = 0.1,
+        most: float = 0.9,
+        warmup_epochs: int = 8,
+        window: int = 5,
+        **options: Any,
+    ) -> None:
+        check_options(
+            "PLC",
+            delta=(delta, 0 <= delta <= 1, "a number in [0, 1]"),
+            increment=(increment, increment >= 0, "0 or more"),
+            most=(most, delta <= most <= 1, "a number from delta to 1"),
+            warmup_epochs=(warmup_epochs, warmup_epochs >= 0, "0 or more"),
+            window=(window, window >= 1, "at least 1"),
+        )
+        super().__init__(model, num_classes, optimizer, **options)
+        self.delta, self.increment, self.most = delta, increment, most
+        self.warmup_epochs, self.window = warmup_epochs, window
+        self.bound = delta  # δ now
+        self.labels = self.remember("labels", num_classes)  # to train on; a row of zeros: the given one
+        self.predictions = self.remember("predictions", window, num_classes)
+        self._place = 0  # of this epoch in the window
+        self.saved += ["bound"]
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Find the place of this epoch's predictions."""
+        self._place = epoch % self.window
+
+    def survey(self, epoch: int) -> None:
+        """Relabel, and move the bound."""
+        if epoch <= self.warmup_epochs:
+            return
+        assert self.labels.values is not None
+        assert self.predictions.values is not None
+        labels, f = self.labels.values, self.predictions.values.mean(1)
+        seen = labels.sum(1) > 0
+        rows = (seen & (label_ratio(f, labels) < self.bound)).nonzero().squeeze(1)
+        if len(rows):
+            labels[rows] = one_hot(f[rows].argmax(1), f)
+        if len(rows) < _FEW * len(labels):
+            self.bound = min(self.bound + self.increment, self.most)
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step of cross-entropy on the labels of the moment."""
+        inputs, given = self.classifier.unpack(batch, "training")
+        index = self.labels.index(batch)
+        forward = self.forward(inputs)
+        logits = forward.detached.logits
+        held, given = self.labels[index], one_hot(given, logits)
+        labels = torch.where(held.sum(1, keepdim=True) > 0, held, given)
+        predictions = self.predictions[index]
+        predictions[:, self._place] = F.softmax(logits, dim=1)
+        self.labels[index], self.predictions[index] = labels, predictions
+        value, gradient = self.classifier.loss_gradient(forward, lambda z: objective.cross_entropy(z, labels))
+        relabelled = (labels.argmax(1) != given.argmax(1)).double().mean()
+        metrics = read_metrics(
+            forward, loss=value, accuracy=accuracy(logits, given), relabelled=relabelled, bound=self.bound
+        )
+        self.classifier.update(gradient)
+        return metrics
+
+    def settings(self) -> dict[str, Any]:
+        """The bound and when it holds."""
+        names = ("delta", "increment", "most", "warmup_epochs", "window")
+        return {name: getattr(self, name) for name in names}
