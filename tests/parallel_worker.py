@@ -49,7 +49,8 @@ RUNS: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "l2rw, backprop": ("l2rw", {"hypergradient": "backprop"}, (BATCH, CLEAN)),
 }
 # samples are paired, small losses and neighbours found in one share; a Beta draw depends on those before it
-SHARES = ("mixup", "peer-loss", "ncr", "elr+", "dividemix", "co-teaching", "co-teaching+", "codis", "jocor", "pmw-net")
+SHARES = ("mixup", "peer-loss", "ncr", "elr+", "dividemix", "vri-dividemix")
+SHARES += ("co-teaching", "co-teaching+", "codis", "jocor", "pmw-net")
 EXACT = [name for name in RUNS if name not in SHARES]
 
 

@@ -99,7 +99,7 @@ def test_noise_grows_where_a_label_contradicts_the_network() -> None:
     with torch.no_grad():
         net.weight.copy_(4 * torch.eye(CLASSES))
         net.bias.zero_()
-    method = SOP(net, CLASSES, torch.optim.SGD(net.parameters(), lr=0.0))
+    method = SOP(net, CLASSES, torch.optim.SGD(net.parameters(), lr=0.0), lr_v=10.0)
     method.begin_training(SIZE, None)
     inputs = F.one_hot(true, CLASSES).double()
     for _ in range(200):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,14 @@ from vri.methods.mixup import draw_mixture, mix
 from vri.methods.options import check_options
 from vri.methods.two_networks import TwoNetworks, evaluating
 from vri.methods.views import concatenate, split_views, take_rows
+
+
+class Mixed(NamedTuple):
+    """Two views of a batch, mixed."""
+
+    inputs: Any  # (2n, ...)
+    targets: Tensor  # (2n, c)
+    labelled: Tensor  # (2n,): 1 or 0
 
 
 class DivideMix(TwoNetworks):
@@ -110,14 +118,14 @@ class DivideMix(TwoNetworks):
         inputs, labels = self.classifier.unpack(batch, "training")
         index = self.clean[0].index(batch)
         views = split_views(inputs, 2)
-        return self._warm(views[0], labels) if self.warming else self._divide(views, labels, index)
+        return self.warm(views[0], labels) if self.warming else self.learn(views, labels, index, meta_batch)
 
     def settings(self) -> dict[str, Any]:
         """All its numbers."""
         names = ("unlabelled_weight", "threshold", "temperature", "alpha", "balance", "confidence_penalty")
         return {name: getattr(self, name) for name in (*names, "warmup_share", "ramp_share")}
 
-    def _warm(self, inputs: Any, labels: Tensor) -> Metrics:
+    def warm(self, inputs: Any, labels: Tensor) -> Metrics:
         """One step of cross-entropy, with a reward for not being sure."""
 
         def loss(logits: Tensor) -> Tensor:
@@ -129,11 +137,18 @@ class DivideMix(TwoNetworks):
         said = [forward.detached.logits for forward in forwards]
         return self._descend(forwards, [loss, loss], said, labels)
 
-    def _divide(self, views: tuple[Any, ...], labels: Tensor, index: Tensor) -> Metrics:
-        """One step of MixMatch on the other's division of the batch."""
+    def learn(self, views: tuple[Any, ...], labels: Tensor, index: Tensor, meta_batch: Batch | None) -> Metrics:
+        """One step of MixMatch for each network, on the other's division of the batch."""
+        mixed, said = self.divided(views, labels, index)
+        losses = [partial(self._loss, one.targets, one.labelled) for one in mixed]
+        share = mixed[0].labelled.double().mean()
+        return self._descend(self.forwards(*(one.inputs for one in mixed)), losses, said, labels, labelled=share)
+
+    def divided(self, views: tuple[Any, ...], labels: Tensor, index: Tensor) -> tuple[list[Mixed], list[Tensor]]:
+        """The batch as each network trains on it, and what each predicts (n, c)."""
         both = concatenate(views)
         said = [self._mean_prediction(classifier, both) for classifier in self.classifiers]
-        given, losses, mixed = one_hot(labels, said[0]), [], []
+        given, mixed = one_hot(labels, said[0]), []
         for k, other in enumerate(reversed(self.classifiers)):
             clean = self.clean[1 - k][index].unsqueeze(1)  # w (n, 1)
             labelled = clean > self.threshold
@@ -147,20 +162,17 @@ class DivideMix(TwoNetworks):
             targets = sharpen(refined, self.temperature).repeat(2, 1)
             share, order = draw_mixture(self.alpha, len(targets), self.generator, self.classifier.device)
             share = max(share, 1 - share)
-            mixed.append(mix(both, order, share))
-            losses.append(
-                partial(self._loss, targets.lerp(targets[order], 1 - share), labelled.to(targets).repeat(2, 1))
-            )
-        trusted = (self.clean[1][index] > self.threshold).double().mean()
-        return self._descend(self.forwards(*mixed), losses, said, labels, labelled=trusted)
+            targets = targets.lerp(targets[order], 1 - share)
+            mixed.append(Mixed(mix(both, order, share), targets, labelled.squeeze(1).to(targets).repeat(2)))
+        return mixed, said
 
     def _loss(self, targets: Tensor, labelled: Tensor, logits: Tensor) -> Tensor:
-        """Of mixed samples (2n, c), those labelled marked by 1 (2n, 1)."""
-        mask, weight = labelled.squeeze(1), self.growth * self.unlabelled_weight
+        """Of mixed samples, `labelled` being 1 for those that are."""
+        weight = self.growth * self.unlabelled_weight
         mean = self.classifier.batch_mean(F.softmax(logits, dim=1))  # (c,)
         return (
-            self.mean_where(labelled_losses(logits, targets), mask)
-            + weight * self.mean_where(unlabelled_losses(logits, targets), 1 - mask)
+            self.mean_where(labelled_losses(logits, targets), labelled)
+            + weight * self.mean_where(unlabelled_losses(logits, targets), 1 - labelled)
             - self.balance * (self.num_classes * mean).log().mean()
         )
 

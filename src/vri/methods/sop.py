@@ -32,14 +32,14 @@ class SOP(CrossEntropy):
     during training. The network predicts without s.
 
     Departures: u and v start all at the same small number, where the authors draw it. Their gradients are those of a
-    mean over 128 samples, the authors' batch, whatever the batch is, so that a rate means the same with any. Rates
-    so small want long trainings: u and v need tens of epochs to grow. A batch ends with the numbers of its samples;
+    mean over 128 samples, the authors' batch, whatever the batch is, so that a rate means the same with any. A
+    sample's u and v move once per epoch and need tens of epochs to grow. A batch ends with the numbers of its samples;
     in a loop of your own call `begin_training(size, None)` first.
 
     Args:
-        lr_u: rate of u; 0 with lr_v = 0 is plain cross-entropy. The authors' example for 40 % of uniform noise on
-            CIFAR-100 has 1.
-        lr_v: rate of v; 10 in that example, and 100 for flips.
+        lr_u: rate of u; 0 with lr_v = 0 is plain cross-entropy. The authors' example for 40 % of flips on CIFAR-100 has
+            1 in the paper's form.
+        lr_v: rate of v; 100 in that example, and 10 for uniform noise, in 300 epochs.
         start: what u and v start at; 1e-8 is the authors' standard deviation.
         options: as in `CrossEntropy`. The authors' learning rate is 0.02.
     """
@@ -55,7 +55,7 @@ class SOP(CrossEntropy):
         optimizer: torch.optim.Optimizer,
         *,
         lr_u: float = 1.0,
-        lr_v: float = 10.0,
+        lr_v: float = 100.0,
         start: float = 1e-8,
         **options: Any,
     ) -> None:

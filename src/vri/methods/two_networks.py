@@ -66,10 +66,15 @@ class TwoNetworks(Method):
         return self.joint if self.ensemble else self.model
 
     def forwards(self, inputs: Any, second_inputs: Any = None) -> tuple[Forward, Forward]:
-        """The training forward of both, the second in the first's mode and at its learning rates.
+        """The training forward of both, after `follow`; the second has the same inputs if it isn't given others."""
+        self.follow()
+        first, second = self.classifiers
+        seeds = draw_seed(self.generator), draw_seed(self.generator)
+        others = inputs if second_inputs is None else second_inputs
+        return first.forward(inputs, seeds[0]), second.forward(others, seeds[1])
 
-        Both get the same inputs, unless the second has its own.
-        """
+    def follow(self) -> None:
+        """Bring the second network to the first's mode and learning rates."""
         if self.second_model.training != self.model.training:
             self.second_model.train(self.model.training)
         for mine, other in zip(self.optimizer.param_groups, self.second_optimizer.param_groups, strict=True):
@@ -77,10 +82,6 @@ class TwoNetworks(Method):
                 other["lr"].fill_(float(mine["lr"]))
             else:
                 other["lr"] = float(mine["lr"])
-        first, second = self.classifiers
-        seeds = draw_seed(self.generator), draw_seed(self.generator)
-        others = inputs if second_inputs is None else second_inputs
-        return first.forward(inputs, seeds[0]), second.forward(others, seeds[1])
 
 
 class Ensemble(nn.Module):
