@@ -212,7 +212,7 @@ def test_every_method_trains(name: str) -> None:
     history = train(
         method,
         data(24, 1),
-        data(12, 2) if method.needs_clean else None,
+        data(12, 2) if method.needs_trusted else None,
         epochs=2,
         batch_size=12,
         schedule="linear",
