@@ -9,6 +9,7 @@ learning rate and decay as chosen there, judged by validation accuracy of the la
 
 import argparse
 import statistics
+from typing import Any
 
 from family import NOISES, PLACES
 from table import RESULTS
@@ -20,7 +21,13 @@ from vri.paper.verdicts import p_value
 
 FOLDER = RESULTS / "meta_width"
 SEEDS = range(5)
-WIDTHS = {"1024-512 (paper)": [1024, 512], "auto": "auto", "64-32": [64, 32]}
+WIDTHS: dict[str, dict[str, Any]] = {
+    "1024-512 (paper)": {"hidden": [1024, 512]},
+    "auto": {"hidden": "auto"},
+    "auto, meta_lr 6e-4": {"hidden": "auto", "meta_lr": 6e-4},
+    "auto, meta_lr 1.2e-3": {"hidden": "auto", "meta_lr": 1.2e-3},
+    "64-32": {"hidden": [64, 32]},
+}
 RATES = {"digits": VRI.tuned.digits_mlp, "fashion-mnist": VRI.tuned.fashion_mlp}
 
 
@@ -37,14 +44,14 @@ def runs() -> dict[tuple[str, str, str, int], Run]:
                 weight_decay=RATES[data][1],
                 seed=seed,
                 evaluate_every=PLACES[data]["epochs"],
-                options={"hidden": hidden},
+                options=options,
                 **PLACES[data],
             )
         )
         for seed in SEEDS
         for data in PLACES
         for noise in NOISES
-        for width, hidden in WIDTHS.items()
+        for width, options in WIDTHS.items()
     }
 
 
