@@ -83,7 +83,7 @@ def test_damaged_checkpoint(how: str, tmp_path: Path) -> None:
     before.unlink()
     with pytest.raises(CheckpointError) as caught:
         fit(cross_entropy(), out=tmp_path)
-    fix = "damaged or not of vri: expected a whole file; delete it, or pass resume=False, to start over"
+    fix = "damaged or not vri's: expected a whole file; delete it, or pass resume=False, to start over"
     assert str(caught.value) == f"the checkpoint {path} is {fix}"
     before.write_bytes(b"")
     with pytest.raises(CheckpointError) as caught:
@@ -198,7 +198,7 @@ def test_killed_between_the_two_names(tmp_path: Path) -> None:
 def test_checkpoint_of_another_format(tmp_path: Path) -> None:
     with patch("vri.training.checkpoints.FORMAT", 99):
         save_checkpoint(tmp_path / "a.pt", {})
-    with pytest.raises(CheckpointError, match="is of another version of vri: expected format 2"):
+    with pytest.raises(CheckpointError, match="is from another version of vri: expected format 2"):
         load_checkpoint(tmp_path / "a.pt")
     with pytest.raises(FileNotFoundError):
         load_checkpoint(tmp_path / "c.pt")

@@ -312,7 +312,7 @@ def test_a_gpu_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no GPU") as error:
         parallel.local_device(cuda)
     assert str(error.value) == (
-        "worker 3 of this machine has no GPU: it has 2, expected one a worker; lower --nproc-per-node, or train with "
+        "worker 3 of this machine has no GPU: it has 2, expected one per worker; lower --nproc-per-node, or train with "
         "device=cpu"
     )
 

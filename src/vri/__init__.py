@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import scikit-learn and pandas only for those who use them."""
+    """Import scikit-learn and pandas only when `VRIClassifier` is used."""
     if name == "VRIClassifier":
         from vri.estimator import VRIClassifier
 

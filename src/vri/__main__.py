@@ -1,4 +1,4 @@
-"""`python -m vri` is the command `vri`."""
+"""`python -m vri` runs the command `vri`."""
 
 import sys
 

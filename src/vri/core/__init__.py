@@ -1,1 +1,1 @@
-"""The mathematics: equations, networks, ways to differentiate, and the view of any `nn.Module` as a classifier."""
+"""The mathematics: equations, networks, ways to differentiate, and any `nn.Module` as a classifier."""

@@ -1,11 +1,11 @@
-"""The bi-level step in three verbs: look ahead, take the clean gradient there, and differentiate the meta networks.
+"""The bi-level step in three parts: look ahead, take the clean gradient there, and differentiate the meta networks.
 
 θ̂ = θ − α∇_θ ℓ depends on the meta parameters φ, ω through ℓ. With g = ∇_θ̂ L_meta(θ̂) held constant,
 
     ∇_φ L_meta(θ̂(φ)) = −α ∇_φ ⟨∇_θ ℓ, g⟩ = −α ∇_φ (⟨∂ℓ/∂z, ż⟩ + ⟨∂ℓ/∂f, ḟ⟩),
 
-since θ reaches ℓ only through logits z and features f; (ż, ḟ) is the Jacobian of (z, f) in θ, times g. The ways in
-`HYPERGRADIENTS` differ in where (ż, ḟ) comes from; `backprop` differentiates twice instead.
+since θ reaches ℓ only through logits z and features f; (ż, ḟ) is the Jacobian of (z, f) with respect to θ, times g. The
+functions in `HYPERGRADIENTS` differ in how they get (ż, ḟ); `backprop` differentiates twice instead.
 """
 
 import re
@@ -21,8 +21,8 @@ from vri.core import objective, share
 from vri.core.model import Classifier, Forward, Parameters
 from vri.core.tangents import Replay
 
-# Length of the step, relative to the norm of the parameters it moves. The kinks of ReLU make the error grow with
-# the step, rounding makes it grow as the step shrinks: a compromise between ResNet-32 and smooth networks.
+# Length of the step, relative to the norm of the parameters it moves. The kinks of ReLU make the error grow with the
+# step; rounding makes it grow as the step shrinks. The values are a compromise between ResNet-32 and smooth networks.
 FINITE_DIFFERENCE_STEP = {torch.float32: 3e-6, torch.float64: 1e-8}
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # ℓ(z, f) of logits and features, differentiable in the meta parameters
@@ -38,7 +38,7 @@ class ForwardADMissing(RuntimeError):
 
 @dataclass(frozen=True)
 class LookAhead:
-    """θ̂, and how it came about."""
+    """θ̂, and what it was computed from."""
 
     classifier: Classifier
     forward: Forward  # of the noisy batch, graph kept
@@ -61,7 +61,7 @@ class CleanGradient:
 def look_ahead(
     classifier: Classifier, forward: Forward, loss: Loss, rates: Mapping[str, float], differentiable: bool = False
 ) -> LookAhead:
-    """θ̂ = θ − α∇_θ ℓ, Eq. (eq:theta_step): a plain step of SGD that nothing else sees.
+    """θ̂ = θ − α∇_θ ℓ, Eq. (eq:theta_step): a plain SGD step that leaves the model unchanged.
 
     `differentiable` keeps θ̂'s graph in the meta parameters, for `backprop`.
     """
@@ -98,7 +98,7 @@ def clean_gradient(
     """
     classifier, names = ahead.classifier, list(ahead.rates) if of is None else list(of)
     theta = dict(ahead.theta)
-    # a layer that doesn't look ahead is cut off too, or its gradient would also run through θ̂
+    # detach layers that don't look ahead too, or their gradient would also run through θ̂
     theta |= {n: classifier.parameters[n].detach().requires_grad_() for n in names if n not in theta}
     logits = classifier.at(theta, inputs, seed).logits
     loss = objective.meta_loss(logits, labels, smoothing)
@@ -109,7 +109,7 @@ def clean_gradient(
 def jvp(
     ahead: LookAhead, clean: CleanGradient, meta_parameters: Sequence[Tensor], penalty: Tensor | None = None
 ) -> list[Tensor]:
-    """Exact, by one tangent pass of the classifier; no graph of a gradient through it."""
+    """Exact, by one tangent pass of the classifier; keeps no graph of a gradient."""
     classifier, forward = ahead.classifier, ahead.forward
     tangent = _tangent(ahead, clean)
     theta = {n: classifier.parameters[n].detach() for n in tangent}
@@ -129,7 +129,7 @@ def jvp(
 def finite_difference(
     ahead: LookAhead, clean: CleanGradient, meta_parameters: Sequence[Tensor], penalty: Tensor | None = None
 ) -> list[Tensor]:
-    """The tangent from one more plain forward, (F(θ + εαg) − F(θ)) / ε: cheaper, and right to 1-5 % in float32."""
+    """The tangent from one more plain forward, (F(θ + εαg) − F(θ)) / ε: cheaper, accurate to 1-5 % in float32."""
     classifier, (inputs, base, seed, _) = ahead.classifier, ahead.forward
     tangent = _tangent(ahead, clean)
     theta = {n: classifier.parameters[n].detach() for n in tangent}
@@ -178,7 +178,7 @@ def _through_meta_networks(
 def _of_meta_parameters(
     outputs: Tensor | Sequence[Tensor], meta_parameters: Sequence[Tensor], retain_graph: bool = False
 ) -> list[Tensor]:
-    """Networks are those of the whole batch; weights of samples (L2RW's) belong to the share that has the samples."""
+    """Gradients of networks are averaged over the shares; sample weights (L2RW) belong to one share only."""
     networks = all(isinstance(p, nn.Parameter) for p in meta_parameters)
     mine = share.current() if networks else share.Share()
     return mine.gradients(outputs, meta_parameters, retain_graph=retain_graph)

@@ -1,4 +1,4 @@
-"""Checks at the border: each error says what came, what was expected and how to fix it."""
+"""Checks of what the user passes: each error says what came, what was expected and how to fix it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,8 +41,8 @@ def unpack(
 def check_labels(labels: Any, num_classes: int, what: str) -> None:
     """Labels are class indices (n,) or probability vectors (n, num_classes).
 
-    Their values are looked at in main memory only: on a GPU each look would make it wait. `vri.train` looks at all
-    labels of its sets once, where they come from.
+    Values are checked in main memory only: on a GPU every check would force a synchronisation. `vri.train` checks all
+    labels of its sets once, before they are moved.
     """
     if not isinstance(labels, Tensor):
         raise TypeError(
@@ -87,7 +87,7 @@ def check_labels(labels: Any, num_classes: int, what: str) -> None:
 
 
 def check_meta_labels(labels: Tensor, num_classes: int, every_class: bool = True) -> None:
-    """The clean set is not empty and has every class, if it must."""
+    """Check that the trusted set is not empty and, with `every_class`, has every class."""
     if len(labels) == 0:
         raise ValueError(
             "the meta set is empty: VRI learns to rectify from a few samples with right labels; "
@@ -105,7 +105,7 @@ def check_meta_labels(labels: Tensor, num_classes: int, every_class: bool = True
 
 
 def check_finite(outputs: Tensor, what: str) -> None:
-    """No NaN or Inf where the networks read."""
+    """Check that the networks read no NaN or Inf."""
     if not bool(torch.isfinite(outputs).all()):
         bad = int((~torch.isfinite(outputs)).flatten(1).any(1).sum())
         raise DivergenceError(

@@ -16,19 +16,19 @@ Parameters = dict[str, Tensor]
 
 
 class Outputs(NamedTuple):
-    """What the classifier says of a batch."""
+    """The classifier's outputs for a batch."""
 
     logits: Tensor  # z (n, c)
     features: Tensor  # f (n, d), input of the last linear layer
 
 
 class Forward(NamedTuple):
-    """The training forward of one batch, with its graph: it serves look-ahead and real update."""
+    """The training forward of one batch, with its graph; look-ahead and real update share it."""
 
     inputs: Any
     outputs: Outputs
     seed: int  # of its dropout masks
-    kept: Sequence[Convolved] = ()  # outputs on the way, for a tangent pass
+    kept: Sequence[Convolved] = ()  # intermediate outputs, for a tangent pass
 
     @property
     def detached(self) -> Outputs:
@@ -37,10 +37,9 @@ class Forward(NamedTuple):
 
 
 class Classifier:
-    """A model, the optimizer that trains it and the way to its features.
+    """A model, the optimizer that trains it, and access to its features.
 
-    θ, in `parameters`, are the tensors that the optimizer holds and that require a gradient: everything else is
-    frozen and stays so.
+    θ, in `parameters`, are the tensors that the optimizer holds and that require a gradient; all others stay frozen.
     """
 
     def __init__(
@@ -69,12 +68,12 @@ class Classifier:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Learning rate α of each parameter, as the optimizer has it now."""
+        """The optimizer's current learning rate α of each parameter."""
         by_tensor = {p: float(g["lr"]) for g in self.optimizer.param_groups for p in g["params"]}
         return {name: by_tensor[p] for name, p in self.parameters.items()}
 
     def unpack(self, batch: Batch, what: str) -> tuple[Any, Tensor]:
-        """Inputs and labels of a batch, checked, where and as the model wants them."""
+        """Inputs and labels of a batch, checked and moved to the model's device."""
         return unpack(batch, what, self.num_classes, self.device, self.dtype)
 
     def batch_mean(self, values: Tensor) -> Tensor:
@@ -88,9 +87,9 @@ class Classifier:
         return drawn.to(self.device, non_blocking=True)
 
     def forward(self, inputs: Any, seed: int, keep: bool = False) -> Forward:
-        """The training forward: keeps its graph and moves BatchNorm's buffers.
+        """The training forward: keeps its graph and updates BatchNorm's buffers.
 
-        `keep` also keeps what makes a tangent pass on the same batch cheaper.
+        `keep` also keeps the outputs that make a tangent pass on the same batch cheaper.
         """
         record = Record()
         with record if keep else nullcontext():
@@ -98,7 +97,7 @@ class Classifier:
         return Forward(inputs, outputs, seed, record.kept)
 
     def at(self, parameters: Mapping[str, Tensor], inputs: Any, seed: int, autocast: bool = True) -> Outputs:
-        """The same at other parameters (those not named stay as they are); no buffer moves."""
+        """The same at other parameters (those not named stay as they are); buffers don't change."""
         buffers = dict(self.model.named_buffers())
         for name, buffer in buffers.items():
             self._scratch[name].copy_(buffer)
@@ -108,9 +107,9 @@ class Classifier:
     def gradient(
         self, forward: Forward, loss_gradient: Sequence[Tensor | None], names: Sequence[str], keep: bool
     ) -> Parameters:
-        """∇_θ of a loss of the outputs, from its gradient in (logits, features), on the graph of `forward`.
+        """∇_θ of a loss of the outputs, from its gradient in (logits, features), through the graph of `forward`.
 
-        That of the whole batch, whatever share of it this process has. `keep` retains the graph for one more call.
+        It covers the whole batch, whatever share this process has. `keep` retains the graph for one more call.
         """
         pairs = [
             (out, grad.to(out.dtype))
@@ -123,14 +122,14 @@ class Classifier:
         return dict(zip(names, grads, strict=True))
 
     def loss_gradient(self, forward: Forward, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Parameters]:
-        """A loss of the logits, and its ∇_θ; the graph of `forward` is used up."""
+        """A loss of the logits, and its ∇_θ; frees the graph of `forward`."""
         leaf = forward.outputs.logits.detach().requires_grad_()
         value = loss(leaf)
         (output_gradient,) = torch.autograd.grad(value, leaf)
         return value.detach(), self.gradient(forward, (output_gradient, None), list(self.parameters), keep=False)
 
     def update(self, gradient: Parameters) -> None:
-        """One step of the optimizer on `gradient`; the `.grad` of the user stays as it was."""
+        """One step of the optimizer on `gradient`; the user's `.grad` stays as it was."""
         mine = list(self.parameters.values())
         held = [p for group in self.optimizer.param_groups for p in group["params"]]
         before = [p.grad for p in held]
@@ -195,7 +194,7 @@ class Classifier:
 
     @contextmanager
     def _substituted(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """Put `tensors` in the place of parameters and buffers; faster than `torch.func.functional_call`."""
+        """Replace parameters and buffers by `tensors`; faster than `torch.func.functional_call`."""
         saved = [(d, k, d[k]) for name in tensors for d, k in self._slots[name]]
         try:
             for name, tensor in tensors.items():
@@ -212,8 +211,8 @@ def find_head(
 ) -> tuple[str | None, int]:
     """Name of the last linear layer and the width of the features it reads.
 
-    Without `head`, it is the one `nn.Linear` with `num_classes` outputs. A model that returns
-    (logits, features) needs no head: there `feature_dim` says how wide they are.
+    Without `head`, it is the one `nn.Linear` with `num_classes` outputs. A model that returns (logits, features) needs
+    no head; `feature_dim` then gives their width.
     """
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     listed = ", ".join(f"{n or 'the model'!r} ({m.in_features} to {m.out_features})" for n, m in linear.items())
@@ -272,7 +271,7 @@ def _trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> d
 
 
 def _slots(model: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
-    """Where each parameter and buffer hangs; a tied one hangs in several places."""
+    """Which modules hold each parameter and buffer; a tied one is held by several."""
     places: dict[int, list[tuple[dict[str, Any], str]]] = {}
     for module in model.modules():
         for members in (module._parameters, module._buffers):
@@ -302,7 +301,7 @@ def read_outputs(out: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def logits_of(model: nn.Module, inputs: Any) -> Tensor:
-    """The logits of a model, whatever it returns beside them."""
+    """The logits of a model, whatever else it returns."""
     return read_outputs(call(model, inputs))[0]
 
 

@@ -28,16 +28,16 @@ BOUNDS: dict[str, tuple[Bound, Bound]] = {  # name: (meta network, prior network
 
 
 def follow_features(feature_dim: int) -> tuple[int, int]:
-    """Hidden widths for features of this width: the power of two above it, and half of it; 64 to 1024.
+    """Hidden widths for features of this width: the next power of two, from 64 to 1024, and half of that.
 
-    The paper has 1024 and 512 throughout, which for a small classifier costs more than the classifier itself.
+    The paper uses 1024 and 512 throughout, which costs more than a small classifier itself.
     """
     width = min(max(2 ** math.ceil(math.log2(feature_dim)), 64), 1024)
     return width, width // 2
 
 
 class _GaussianMLP(nn.Module):
-    """Linear layers with tanh between them, to mean and log-variance of one Gaussian a class."""
+    """Linear layers with tanh between them; outputs mean and log-variance of one Gaussian per class."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class _GaussianMLP(nn.Module):
 class MetaNetwork(nn.Module):
     """V_φ: features and label to the posterior q(v | x, y).
 
-    With `normalize`, each sample's features are brought to mean 0 and variance 1 first: their scale drifts while the
-    classifier trains, and tanh would saturate.
+    With `normalize`, each sample's features are first scaled to mean 0 and variance 1: their scale drifts during
+    training, and tanh would saturate.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ def elbo_loss(
 
 
 def meta_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of the looked-ahead classifier on clean samples.
+    """Cross-entropy of the looked-ahead classifier on trusted samples.
 
     Eq. (eq:obj2); `smoothing` mixes the labels with the uniform distribution (0 is the paper).
     """

@@ -1,4 +1,4 @@
-"""Randomness comes in as a `torch.Generator`; the global generators are borrowed and given back as they were."""
+"""Randomness comes in as a `torch.Generator`; the global generators are borrowed and restored."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,17 +13,17 @@ def draw_seed(generator: torch.Generator) -> int:
 
 
 def derive_seed(seed: int, *path: int) -> int:
-    """A seed of its own for each path, such as (epoch,) or (epoch, sample)."""
+    """A different seed for each path, such as (epoch,) or (epoch, sample)."""
     mixed = np.random.SeedSequence(seed % 2**64, spawn_key=path).generate_state(1, np.uint64)[0]
-    return int(mixed) >> 1  # torch takes 63 bits anywhere
+    return int(mixed) >> 1  # torch accepts 63 bits everywhere
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Run a block with the global generators of the CPU and `device` at `seed`.
 
-    Dropout and weight initialisation know only the global generators. Two blocks with one seed draw the same
-    masks, and afterwards the generators stand where the user left them.
+    Dropout and weight initialisation use only the global generators. Two blocks with the same seed draw the same masks;
+    afterwards the generators are restored.
     """
     cpu = torch.default_generator
     cpu_state = cpu.get_state()

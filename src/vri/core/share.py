@@ -1,8 +1,8 @@
 """Which share of each batch this process has, and how gradients of shares become those of the whole batch.
 
-One process has all of it. `vri.training.distributed` sets another when several processes train one model, each on an
-equal share of every batch. Mean losses then need nothing else: the mean of the shares' gradients is the gradient of the
-whole batch. Only `core.model` and `core.bilevel` ask here; methods never hear of it.
+A single process has all of it. When several processes train one model, each on an equal share of every batch,
+`vri.training.distributed` sets another `Share`. For mean losses that is enough: the mean of the shares' gradients is
+the gradient of the whole batch. Only `core.model` and `core.bilevel` use this module; methods don't know about shares.
 """
 
 from collections.abc import Sequence
@@ -38,13 +38,13 @@ class Share:
         return list(tensors)
 
     def seed(self, seed: int) -> int:
-        """From a seed that all processes have drawn, one for each: dropout masks differ from share to share."""
+        """A seed for this process, derived from the one that all have drawn: dropout masks differ between shares."""
         return seed if self.index == 0 else derive_seed(seed, self.index)
 
     def normal(self, shape: tuple[int, int, int], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         """Standard normal numbers (k, n, c) for n samples of this share.
 
-        Every process draws for the whole batch, so generators stay alike and k draws are those of one process.
+        Every process draws for the whole batch, so generators stay in step and the draws are those of a single process.
         """
         k, n, c = shape
         drawn = torch.randn((k, n * self.count, c), generator=generator, device=generator.device, dtype=dtype)
@@ -60,6 +60,6 @@ def current() -> Share:
 
 
 def take(share: Share) -> None:
-    """From now on this process has this share; `Share()` is all."""
+    """Set the share of this process; `Share()` is the whole batch."""
     global _current
     _current = share

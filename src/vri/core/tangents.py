@@ -1,11 +1,11 @@
 """Faster forward-mode rules for the two operators that dominate a tangent pass of a convolutional network.
 
-Convolution: PyTorch computes the output again beside its two tangent terms. The training forward on the same batch has
-computed it already, so a third of the work is saved by keeping it.
+Convolution: PyTorch computes the output again in addition to its two tangent terms. The training forward on the same
+batch has already computed it; keeping it saves a third of the work.
 
 BatchNorm: PyTorch composes the tangent in training mode from a dozen elementwise operators, which cost more than the
-convolutions around it. Its Jacobian in the input, γr (I − 11ᵀ/n − x̂x̂ᵀ/n) for each channel, is symmetric, so the fused
-backward kernel applied to the tangent is the Jacobian-vector product.
+convolutions around it. Its Jacobian with respect to the input, γr (I − 11ᵀ/n − x̂x̂ᵀ/n) for each channel, is symmetric,
+so the fused backward kernel applied to the tangent is the Jacobian-vector product.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 
 
 class Convolved(NamedTuple):
-    """Output of one convolution of the training forward, and what tells that it is the same one."""
+    """Output of one convolution of the training forward, and what identifies that convolution."""
 
     weight: int  # address
     shape: torch.Size  # of the input
@@ -30,7 +30,7 @@ class Convolved(NamedTuple):
 
 
 class Record(TorchFunctionMode):
-    """Within this context, the outputs of convolutions are kept, in order."""
+    """Within this context, keep the outputs of convolutions, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Record(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operator and keep what a convolution gives."""
+        """Run the operator and keep the output of a convolution."""
         out = func(*args, **(kwargs or {}))
         if func in CONVOLUTIONS and len(args) >= 2:
             x, weight = args[:2]
@@ -48,7 +48,7 @@ class Record(TorchFunctionMode):
 
 
 class Replay(TorchFunctionMode):
-    """Within this context, dual tensors go through convolution and BatchNorm by the rules above."""
+    """Within this context, use the rules above for dual tensors in convolution and BatchNorm."""
 
     def __init__(self, kept: Sequence[Convolved] = ()) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Replay(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Replace the two operators where their rule holds."""
+        """Replace the two operators where their rule applies."""
         if func is F.batch_norm:
             return _batch_norm(*args, **(kwargs or {}))
         if func in CONVOLUTIONS and len(args) >= 2:
@@ -68,7 +68,7 @@ class Replay(TorchFunctionMode):
 
 
 def _same(known: Convolved, x: Tensor, weight: Tensor) -> bool:
-    """Whether the convolution is the one that was kept, and nobody has written over its output since."""
+    """Whether the convolution is the one that was kept, and its output has not been overwritten since."""
     address = unpack_dual(weight).primal.data_ptr()
     return (known.weight, known.shape) == (address, x.shape) and known.output._version == known.version
 
@@ -103,7 +103,7 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     primal, x_dot = unpack_dual(x)
-    # under autocast x is in half precision and the parameters are not, which the fused kernels know how to take
+    # under autocast x is in half precision and the parameters are not; the fused kernels accept that
     foreign = any(t is not None and t.dtype not in (x.dtype, torch.float32) for t in (weight, bias))
     if not training or foreign or x_dot is None:
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)

@@ -9,7 +9,7 @@ from vri.training import distributed
 class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """BatchNorm whose mean and variance are those of the whole batch, not of a worker's rows.
 
-    PyTorch's own runs on GPUs alone and has no forward-mode derivative, which the tangent pass needs.
+    PyTorch's own runs only on GPUs and lacks the forward-mode derivative that the tangent pass needs.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def synchronise(model: nn.Module) -> nn.Module:
-    """Let each BatchNorm layer normalise over the batches of all workers; parameters, buffers and names stay."""
+    """Make each BatchNorm layer normalise over all workers' batches; parameters, buffers and names stay."""
     if type(model) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
         assert isinstance(model, nn.modules.batchnorm._BatchNorm)
         other = SynchronisedBatchNorm(model.num_features, model.eps, model.momentum, affine=False)

@@ -1,6 +1,6 @@
-"""Checkpoints: written whole or not at all, without any code inside, and with the one before kept.
+"""Checkpoints: written whole or not at all, free of code; the previous one is kept.
 
-The file is one of `torch.save`, a zip archive, with its own SHA-256 as the comment that such archives may end with.
+The file is a zip archive as `torch.save` writes it, with its SHA-256 as the archive's comment at the end.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vri.files import atomic_write
 
-FORMAT = 2  # of the file; raised whenever its content changes its meaning
+FORMAT = 2  # of the file; raised whenever the meaning of its content changes
 
 _MARK = b"vri sha256 "
 _COMMENT = len(_MARK) + 64  # bytes
@@ -31,9 +31,9 @@ class CheckpointError(ValueError):
 
 
 def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Write `state`, plain containers, numbers and tensors, in the place of what was at `path`.
+    """Write `state` (plain containers, numbers and tensors) to `path`, replacing what was there.
 
-    The file is the old one or the new one at any moment, also across a power failure; the old one is kept as
+    At any moment, even after a power failure, the file is either the old one or the new one. The old one is kept as
     `previous_checkpoint(path)`.
     """
     _check_plain(dict(state), "state")
@@ -49,7 +49,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read what `save_checkpoint` wrote, with tensors on the CPU; runs no code from the file.
 
-    Where it is damaged, the one before takes its place, and a line on stderr says so.
+    If it is damaged, the previous one is used instead, and a line on stderr says so.
     """
     path = Path(path)
     if not path.exists():
@@ -60,13 +60,13 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         also = " and the one before it are" if before.exists() else " is"
         state = _read(before) if before.exists() else None
         if state is None:
-            raise CheckpointError(f"the checkpoint {path}{also} damaged or not of vri: expected a whole file; {fix}")
-        # moved, not copied: the next write must not keep the damaged one in the place of the good one
+            raise CheckpointError(f"the checkpoint {path}{also} damaged or not vri's: expected a whole file; {fix}")
+        # moved, not copied: the next write must not keep the damaged one instead of the good one
         os.replace(before, path)
         print(f"the checkpoint {path} is damaged; the one before it is used, {before}", file=sys.stderr)
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise CheckpointError(
-            f"the checkpoint {path} is of another version of vri: expected format {FORMAT}; go on with the "
+            f"the checkpoint {path} is from another version of vri: expected format {FORMAT}; resume with the "
             f"version that wrote it; or {fix}"
         )
     loaded: dict[str, Any] = state
@@ -74,17 +74,17 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def previous_checkpoint(path: Path) -> Path:
-    """Where the checkpoint before the one at `path` is kept: checkpoint.previous.pt."""
+    """Where the previous checkpoint is kept: checkpoint.previous.pt."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
 def _read(path: Path) -> Any:
-    """What is in a file of `torch.save`, or None if it is not whole."""
+    """The content of a file of `torch.save`, or None if it is not whole."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True) if _is_whole(path) else None
     except OSError:
         raise
-    except Exception:  # torch raises whatever its parser met
+    except Exception:  # torch raises whatever its parser raised
         return None
 
 
@@ -106,7 +106,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def check_settings(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with other settings, naming all that differ."""
+    """Refuse to resume with different settings, naming all that differ."""
     names = [*now, *(name for name in saved if name not in now)]
     different = [
         f"{name} was {saved.get(name)!r} and is {now.get(name)!r}" for name in names if saved.get(name) != now.get(name)
@@ -119,7 +119,7 @@ def check_settings(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any])
 
 
 def _check_plain(value: Any, where: str) -> None:
-    """Find now what `load_checkpoint` would refuse."""
+    """Refuse when saving what `load_checkpoint` would refuse when loading."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
             _check_plain(key, where)

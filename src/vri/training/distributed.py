@@ -1,8 +1,8 @@
-"""Training on several processes: the one place that knows `torch.distributed`.
+"""Training on several processes: the only module that uses `torch.distributed`.
 
-As in DistributedDataParallel every worker, one process, holds the whole model and takes an equal share of every batch,
-and gradients are averaged: `start` puts a `core.share.Share` in place that does so wherever the classifier takes one.
-Nothing here does anything until `start` has found other workers.
+As in DistributedDataParallel, every worker is a process that holds the whole model and takes an equal share of every
+batch, and gradients are averaged: `start` sets a `core.share.Share` that does so wherever the classifier takes a
+gradient. Nothing here has any effect until `start` has found other workers.
 """
 
 import math
@@ -36,7 +36,7 @@ class WorkerLost(ConnectionError):
 
 
 class FailedElsewhere(RuntimeError):
-    """The first worker failed, and says itself why."""
+    """The first worker failed; its own message says why."""
 
 
 @dataclass
@@ -57,10 +57,10 @@ _group: _Group | None = None
 
 
 def start() -> None:
-    """Join the workers that `torchrun` has started, or those of a process group that is there; alone, do nothing.
+    """Join the workers that `torchrun` started, or those of an existing process group; without either, do nothing.
 
-    NCCL carries what lies on GPUs, gloo what lies in main memory: a group of your own needs both, the backend
-    "cpu:gloo,cuda:nccl". VRI_TIMEOUT is how many seconds a worker waits for the others, 600 if not set.
+    NCCL transfers tensors on GPUs, gloo those in main memory. A process group that you create yourself needs both: the
+    backend "cpu:gloo,cuda:nccl". VRI_TIMEOUT sets how many seconds a worker waits for the others, 600 by default.
     """
     global _group
     timeout = _timeout()
@@ -86,7 +86,7 @@ def start() -> None:
 
 
 def finish() -> None:
-    """Leave the other workers; what follows is a single process again."""
+    """Leave the other workers; from here on this is a single process again."""
     global _group
     if _group is not None:
         _forget()
@@ -94,7 +94,7 @@ def finish() -> None:
 
 
 def _forget() -> None:
-    """Be alone from now on."""
+    """Forget the other workers."""
     global _group
     _group = None
     share.take(Share())
@@ -102,7 +102,7 @@ def _forget() -> None:
 
 @contextmanager
 def workers() -> Iterator[None]:
-    """`start`, and `finish` if all went well; a worker that fails doesn't wait for the others."""
+    """`start`, and `finish` if nothing failed; a worker that fails doesn't wait for the others."""
     start()
     try:
         yield
@@ -114,7 +114,7 @@ def workers() -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within this block nothing is exchanged: for what one worker does by itself."""
+    """Within this block nothing is exchanged: for work that one worker does alone."""
     global _group
     here, mine = _group, share.current()
     _forget()
@@ -141,18 +141,18 @@ def first() -> bool:
 
 
 def exchanged() -> int:
-    """Bytes of tensors that this worker has given to the others since `start`; what it sums counts once."""
+    """Bytes of tensors that this worker has sent since `start`; a summed tensor counts once."""
     return 0 if _group is None else _group.sent
 
 
 def local_device(device: torch.device) -> torch.device:
-    """This worker's device: of "cuda" the GPU with the worker's number on its machine."""
+    """This worker's device; for "cuda", the GPU with the worker's number on its machine."""
     if _group is None or str(device) != "cuda":
         return device
     if _group.local >= torch.cuda.device_count():
         raise ValueError(
             f"worker {_group.local + 1} of this machine has no GPU: it has {torch.cuda.device_count()}, expected one "
-            "a worker; lower --nproc-per-node, or train with device=cpu"
+            "per worker; lower --nproc-per-node, or train with device=cpu"
         )
     return torch.device("cuda", _group.local)
 
@@ -161,7 +161,7 @@ def local_device(device: torch.device) -> torch.device:
 
 
 class _EqualShare(Share):
-    """An equal share of every batch, beside those of the other workers."""
+    """An equal share of every batch; the other workers have the rest."""
 
     def __init__(self, index: int, count: int) -> None:
         self.index, self.count = index, count
@@ -173,7 +173,7 @@ class _EqualShare(Share):
         output_gradients: Sequence[Tensor] | None = None,
         retain_graph: bool = False,
     ) -> list[Tensor]:
-        """Averaged over the workers; the first ones are on their way while the last ones are still computed."""
+        """Averaged over the workers; the first gradients are sent while the last are still being computed."""
         buckets = _Buckets(inputs)
         hooks = [t.register_hook(partial(buckets.ready, i)) for i, t in enumerate(inputs)]
         try:
@@ -222,7 +222,7 @@ def anywhere(flag: bool) -> bool:
 
 
 def merge(memories: Iterable[SampleMemory]) -> None:
-    """Give all workers the rows that each has written since the last time."""
+    """Give all workers the rows that each has written since the last call."""
     if _group is None:
         return
     for memory in memories:
@@ -239,7 +239,7 @@ def merge(memories: Iterable[SampleMemory]) -> None:
 
 
 def rows_of(count: int) -> range:
-    """Of so many samples to look at, those of this worker: [r·n/R, (r + 1)·n/R) for worker r of R."""
+    """This worker's part of `count` samples: [r·n/R, (r + 1)·n/R) for worker r of R, with n = count."""
     return range(count * rank() // world(), count * (rank() + 1) // world())
 
 
@@ -256,7 +256,7 @@ def gather(rows: Tensor) -> Tensor:
 
 
 def copy_from_first(tensors: Iterable[Tensor]) -> None:
-    """Give all workers the values that these tensors have on the first."""
+    """Give all workers the first worker's values of these tensors."""
     if _group is None:
         return
     kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
@@ -270,9 +270,9 @@ def copy_from_first(tensors: Iterable[Tensor]) -> None:
 
 
 def on_first(function: Callable[[], T]) -> T:
-    """Call a function on the first worker alone, and give all its result; where it fails, all fail.
+    """Call a function on the first worker only, and return its result on all; if it fails, all fail.
 
-    Files are read and written in this way: the other workers need not even see them.
+    Files are read and written this way: the other workers don't need access to them.
     """
     if _group is None:
         return function()
@@ -293,7 +293,7 @@ def on_first(function: Callable[[], T]) -> T:
     return result
 
 
-# below: what torch.distributed is asked to do
+# below: calls of torch.distributed
 
 
 class _Total(torch.autograd.Function):
@@ -311,7 +311,7 @@ class _Total(torch.autograd.Function):
 
 
 class _Buckets:
-    """Gradients on their way: each bucket is sent as soon as it and those before it are full."""
+    """Gradients being sent: each bucket goes out as soon as it and those before it are full."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._places: list[Tensor] = [torch.empty(0)] * len(tensors)
@@ -319,7 +319,7 @@ class _Buckets:
         self._flat: list[Tensor] = []
         self._missing: list[set[int]] = []
         self._works: list[Any] = []
-        # a backward pass comes to the last parameters first; the order is the same on all workers
+        # a backward pass reaches the last parameters first; the order is the same on all workers
         bucket: list[int] = []
         for i in reversed(range(len(tensors))):
             alike = not bucket or (tensors[i].dtype, tensors[i].device) == (
@@ -355,7 +355,7 @@ class _Buckets:
         self._launch()
 
     def finish(self, found: Sequence[Tensor]) -> list[Tensor]:
-        """All sums; `found` has what no hook has seen."""
+        """All sums; `found` has the gradients that no hook has seen."""
         for number in sorted(set().union(*self._missing)):
             self._put(number, found[number])
         self._launch()
@@ -390,7 +390,7 @@ def _counts(count: int) -> list[int]:
 
 
 def _send(tensor: Tensor, exchange: Callable[[], T]) -> T:
-    """Exchange a tensor, and count it."""
+    """Exchange a tensor, and count its bytes."""
     assert _group is not None
     _group.sent += tensor.nbytes
     with _calling():
@@ -422,6 +422,6 @@ def _timeout() -> float:
 
 
 def _first_line(error: Exception) -> str:
-    """The first sentence of an error, without the place in PyTorch's own source that it may begin with."""
+    """The first sentence of an error, without the location in PyTorch's source that it may begin with."""
     found = re.match(r"(?:\[\S*\]\s*)?(.*?)(?:\. |\.?\n|\.?$)", str(error).strip())
     return (found and found[1]) or type(error).__name__

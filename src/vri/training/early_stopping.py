@@ -1,4 +1,4 @@
-"""Which epoch to end with, where a validation set can tell."""
+"""Which epoch to end with, if there is a validation set."""
 
 import math
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from vri.training.state import Position
 
 @dataclass(frozen=True)
 class KeepBest:
-    """End with the weights of the best epoch; stop when training has got clearly worse.
+    """End with the weights of the best epoch; stop when accuracy has become clearly worse.
 
     The last epoch is kept unless another one is better by more than a standard error: with few held-out samples, or
-    wrong labels among them, the highest of many accuracies is mostly the luckiest.
+    wrong labels among them, the highest of many accuracies is mostly luck.
 
     Attributes:
         patience: epochs in a row, each two standard errors below the best one, after which training stops.
@@ -23,7 +23,7 @@ class KeepBest:
     patience: int = 5
 
     def note(self, row: Row, model: nn.Module, at: Position, held_out: int) -> None:
-        """Look at the accuracy of an epoch; keep its weights if none was higher."""
+        """Record the accuracy of an epoch; keep its weights if none was higher."""
         accuracy = row["validation_accuracy"]
         assert accuracy is not None
         if accuracy >= at.best_accuracy:
@@ -36,7 +36,7 @@ class KeepBest:
         return at.worse >= self.patience
 
     def restore(self, model: nn.Module, at: Position, held_out: int) -> None:
-        """Give the model the weights to end with, and note in the last row which they are."""
+        """Load the weights to end with, and note their epoch in the last row."""
         last = at.history[-1]
         accuracy = last["validation_accuracy"]
         assert accuracy is not None
@@ -47,6 +47,6 @@ class KeepBest:
 
 
 def _error(accuracy: float, held_out: int) -> float:
-    """Standard error of an accuracy on so many samples; never 0, as it would be for 100 %."""
+    """Standard error of an accuracy on `held_out` samples; never 0, as it would be for 100 %."""
     share = min(max(accuracy, 1 / (held_out + 2)), 1 - 1 / (held_out + 2))
     return math.sqrt(share * (1 - share) / held_out)

@@ -1,4 +1,4 @@
-"""How good a model is on a data set, and what it made of wrong labels."""
+"""How accurate a model is on a data set, and what it has learned from wrong labels."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from vri.core.model import logits_of
 from vri.data.batches import Batches, Data, Transform, length, take
 from vri.training import distributed
 
-_BATCH = 200  # the activations of more images leave a CPU's cache: with 500 the small CNN takes twice as long
+_BATCH = 200  # activations of more images don't fit a CPU's cache: with 500 the small CNN takes twice as long
 
 
 def evaluate(
@@ -25,9 +25,9 @@ def evaluate(
     transform: Transform | None = None,
     divide: bool = False,
 ) -> dict[str, float]:
-    """Accuracy and mean cross-entropy of `model` on a data set; the modes of its layers stay as they were.
+    """Accuracy and mean cross-entropy of `model` on a data set; its layers keep their training or evaluation mode.
 
-    `divide` lets each worker of a parallel training take a part of the set; all of them must call it then.
+    With `divide`, each worker evaluates a part of the set, and all workers must call this.
     """
     sums = {"count": 0.0, "right": 0.0, "loss": 0.0}
     outputs = predict_part if divide else predict
@@ -50,9 +50,9 @@ def memorisation(
     transform: Transform | None = None,
     divide: bool = False,
 ) -> dict[str, float | None]:
-    """Of the wrongly labelled samples, the shares predicted as their wrong and as their right label.
+    """The shares of wrongly labelled samples that are predicted as their wrong and as their right label.
 
-    None where no label is wrong. `divide` is as in `evaluate`.
+    None if no label is wrong. `divide` is as in `evaluate`.
     """
     outputs = list((predict_part if divide else predict)(model, dataset, batch_size, device, num_workers, transform))
     predicted = torch.cat([logits.argmax(1) for logits, _ in outputs])
@@ -71,7 +71,7 @@ def memorisation(
 
 @contextmanager
 def modes_restored(model: nn.Module) -> Iterator[None]:
-    """Afterwards each layer is in training or evaluation mode as before; a frozen one stays frozen."""
+    """Afterwards each layer is in training or evaluation mode as before; a frozen layer stays frozen."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -117,9 +117,9 @@ def predict_part(
     num_workers: int = 0,
     transform: Transform | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """`predict` of the samples that fall to this worker: in the order of the workers, the whole set.
+    """`predict` for this worker's part of the samples; the parts in the order of the workers are the whole set.
 
-    All run with the buffers of the first one, which are those that are saved.
+    All workers use the buffers of the first, which are the ones that are saved.
     """
     if distributed.world() > 1:
         distributed.copy_from_first(model.buffers())
@@ -127,7 +127,7 @@ def predict_part(
         if not rows:
             return
         nested = isinstance(dataset, Subset)
-        # of a tuple of tensors, too: `Batches` knows what is meant, and nothing is copied
+        # for a tuple of tensors too: `Batches` handles it without copying
         dataset = take(dataset, torch.tensor(rows)) if nested else Subset(cast(Any, dataset), rows)
     yield from predict(model, dataset, batch_size, device, num_workers, transform)
 

@@ -1,4 +1,4 @@
-"""The training loop: learning rate, evaluation, history, and checkpoints from which a run goes on exactly."""
+"""The training loop: learning rate, evaluation, history, and checkpoints that resume a run exactly."""
 
 import math
 import signal
@@ -76,54 +76,54 @@ def train(
 ) -> History:
     """Train `method` and return one row of numbers per epoch.
 
-    With `out`, a run that was killed at any moment and is started again with the same call ends with the same
-    weights, bit by bit, as one never stopped. The optimizer's learning rates and the modes of the model's
-    layers are given back as they were.
+    With `out`, a run may be killed at any moment: the same call resumes it and ends with the same weights, bit by bit,
+    as an uninterrupted run. Afterwards the optimizer's learning rates and the modes of the model's layers are as
+    before.
 
-    After `vri.training.distributed.start` all processes must call it alike. They train one model: batch sizes are those
-    of all together, and the first one writes and reports.
+    After `vri.training.distributed.start` all workers must make the same call. They train one model: batch sizes count
+    the samples of all workers together, and the first worker writes and reports.
 
     Args:
-        method: what to train; built in the same way when a run is to go on.
+        method: what to train; to resume a run, build it in the same way.
         train_set: noisy samples: a tuple of tensors (inputs, labels), or a map-style data set of such pairs.
-        meta_set: clean samples, for methods that use them; gone through in cycles. Without them, methods that
-            can do so learn from training samples selected again in each epoch (Algorithm 2).
-        epochs: passes through `train_set`, with those of the warm-up.
-        selection: how these samples are selected; `Selection()` if not given. Given together with a meta_set, clean
-            batches have selected samples beside the clean ones.
-        warm_up: epochs of plain cross-entropy before the method learns from its meta_set, for methods that could do
-            without one. Those before a selection are `Selection(warm_up=...)`.
-        mixup: mix noisy samples with each other, and clean ones likewise, with shares from Beta(mixup, mixup), within
-            a worker's rows; 0 mixes nothing. A method is better mixed here than by `Mixup`, which is one of its own.
+        meta_set: trusted samples, for methods that use them; read in cycles. Without them, methods that can do so learn
+            from training samples that are selected again in each epoch (Algorithm 2).
+        epochs: passes through `train_set`, including the warm-up.
+        selection: how these samples are selected; `Selection()` if not given. Together with a meta_set, every trusted
+            batch also contains selected samples.
+        warm_up: epochs of plain cross-entropy before the method learns from its meta_set, for methods that can also
+            work without one. Set those before a selection by `Selection(warm_up=...)`.
+        mixup: mix noisy samples with each other, and trusted ones with each other, with shares from Beta(mixup, mixup),
+            within a worker's rows; 0 mixes nothing. Use this to add mixup to any method; `Mixup` is a method itself.
         batch_size: noisy samples per step, of all workers together.
         meta_batch_size: trusted samples per step; as many as noisy ones if not given.
         test_set: evaluated after every epoch, see `evaluate_every`.
         validation_set: likewise.
         true_labels: right labels of `train_set` in its order, where known: rows then have `memorised` and
             `corrected`, the shares of wrongly labelled samples predicted as their wrong and right label.
-        evaluate_every: epochs from one evaluation on these three to the next; the last epoch always has one. Training
-            is the same with any number.
+        evaluate_every: epochs from one evaluation on these three to the next; the last epoch is always evaluated. It
+            doesn't change the training.
         schedule: factor on the learning rates: a name in `SCHEDULES`, or a function of the share of training
             done.
-        seed: of the order of the batches and random transforms in the data sets; the rest is the method's.
+        seed: of the order of the batches and random transforms in the data sets; the method draws the rest.
         out: folder for `history.jsonl` and `checkpoint.pt`; nothing is written without it.
-        checkpoint_every: steps between checkpoints. If not given, one is written after each epoch, or after several
-            short ones, so that it takes no more than a twentieth of the time. The last step is always saved.
-        resume: go on from the checkpoint in `out`, if there is one; False deletes it and starts over.
+        checkpoint_every: steps between checkpoints. If not given, one is written after each epoch, or after several if
+            they are short, so that saving takes no more than a twentieth of the time. The last step is always saved.
+        resume: continue from the checkpoint in `out`, if there is one; False deletes it and starts over.
         progress: show a bar, or one line per epoch where stderr is not a terminal.
         num_workers: processes that load data sets which are not in memory.
-        transform: what happens to the inputs of a training batch on the model's device, as a function of inputs
-            and a seed that is the batch's own; `vri.data.Augment` is one. Only for sets in memory.
+        transform: applied to the inputs of a training batch on the model's device: a function of the inputs and the
+            batch's own seed, such as `vri.data.Augment`. Only for sets in memory.
         strong_transform: likewise for the strong view of methods that have one; the same as `transform` if not given.
-        meta_transform: likewise for clean batches; the same as `transform` if not given.
+        meta_transform: likewise for trusted batches; the same as `transform` if not given.
         test_transform: likewise wherever the model is evaluated.
         log_tensorboard: write the rows as TensorBoard events to `out` as well.
-        on_epoch: called with each new row, after it was saved; on the first worker alone.
-        on_remark: called with what the user should know, such as a class without a selected sample; printed on
-            stderr if not given.
-        keep_best: end with the weights of the best epoch on `validation_set`, and stop when it gets clearly worse;
-            without it the last epoch counts. The last row then has `kept_epoch`.
-        every_class: refuse a meta_set that lacks a class. False for one that was selected: it has what was found.
+        on_epoch: called with each new row, after it was saved; only on the first worker.
+        on_remark: called with remarks for the user, such as a class without a selected sample; printed on stderr if not
+            given.
+        keep_best: end with the weights of the best epoch on `validation_set`, and stop when accuracy gets clearly
+            worse; the last row then has `kept_epoch`. Otherwise end with the last epoch.
+        every_class: refuse a meta_set that lacks a class. Pass False for a selected one, which may lack some.
     """
     _check_counts(
         epochs=epochs,
@@ -226,7 +226,7 @@ def train(
         noisy_batches = noisy.endless(run.at.step)
         how: dict[str, Any] = {"num_workers": num_workers, "transform": test_transform, "divide": True}
         method.predictor.train()
-        begun = -1  # the epoch that the method knows of
+        begun = -1  # the last epoch that the method was told about
         remarked: set[str] = set()
         try:
             while run.at.step < run.total and not (keep_best and keep_best.enough(run.at)):
@@ -306,7 +306,7 @@ def _check_warm_up(
     if not warm_up:
         return
     if not method.can_select:
-        raise ValueError(f"warm_up={warm_up} for {type(method).__name__}, which knows no warm-up; leave it out")
+        raise ValueError(f"warm_up={warm_up} for {type(method).__name__}, which has no warm-up; leave it out")
     if meta_set is None or selection is not None:
         raise ValueError(f"warm_up={warm_up} before a selection: expected it there; pass Selection(warm_up={warm_up})")
 
@@ -319,7 +319,7 @@ def _check_sets(
     evaluated: dict[str, Data | None],
     true_labels: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Refuse sets that can't work; labels of the training and the clean set, where they are cheap to read."""
+    """Refuse unusable sets; return the labels of the training and the trusted set, if they are cheap to read."""
     for name, data in {"training": train_set, **evaluated}.items():
         if data is not None and length(data) == 0:
             raise ValueError(f"the {name} set is empty: expected at least one sample; check it and its filter")
@@ -346,7 +346,7 @@ def _check_sets(
 
 
 def _mixed(batch: Any, num_classes: int, alpha: float, seed: int) -> Any:
-    """Inputs and labels of a batch, mixed; what else it has stays."""
+    """A batch with inputs and labels mixed; its other parts stay."""
     inputs, labels, *rest = batch
     if not isinstance(inputs, Tensor):
         raise TypeError(f"mixup of inputs that are a {type(inputs).__name__}: expected one tensor; pass mixup=0")
@@ -355,7 +355,7 @@ def _mixed(batch: Any, num_classes: int, alpha: float, seed: int) -> Any:
 
 
 def _begin_alike(method: Method) -> None:
-    """Give all workers the networks and the generator of the first."""
+    """Give all workers the first worker's networks and generator."""
     modules = [part for part in vars(method).values() if isinstance(part, nn.Module)]
     distributed.copy_from_first(t for m in modules for t in (*m.parameters(), *m.buffers()))
     generator = getattr(method, "generator", None)
@@ -371,7 +371,7 @@ def _checksum(labels: Tensor | None) -> str | None:
 
 
 def _folder(out: str | Path) -> Path:
-    """The folder `out`, made if need be and tried by writing."""
+    """The folder `out`, created if necessary and tested by writing."""
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"out={str(out)!r} is a file, expected a folder; give another name")
@@ -388,7 +388,7 @@ def _folder(out: str | Path) -> Path:
 
 
 def _set_rate(group: dict[str, Any], rate: float) -> None:
-    if isinstance(group["lr"], Tensor):  # as compiled optimizers have it
+    if isinstance(group["lr"], Tensor):  # as in compiled optimizers
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate
@@ -396,7 +396,7 @@ def _set_rate(group: dict[str, Any], rate: float) -> None:
 
 @contextmanager
 def _rates_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Give the learning rates back, so that a second call doesn't start from the end of a schedule."""
+    """Restore the learning rates, so that a second call doesn't start from the end of a schedule."""
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     try:
         yield
@@ -407,9 +407,9 @@ def _rates_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[threading.Event]:
-    """Let the first Ctrl-C only set the event, so that the step is finished and saved; a second stops all.
+    """Let the first Ctrl-C only set the event, so that the step is finished and saved; a second one stops at once.
 
-    Left alone where the signal is not ours to handle: in another thread, or if the user has a handler.
+    Does nothing if the signal is not ours to handle: in another thread, or if the user has a handler.
     """
     stop = threading.Event()
     ours = (

@@ -1,8 +1,8 @@
-"""Orthogonalised momentum for convolutions: what the backbone `fast` is trained with.
+"""Orthogonalised momentum for convolutions: the optimizer of the backbone `fast`.
 
-`torch.optim.Muon` is of the same kind, but takes matrices only, and leaves the norm of the weights alone. Behind a
-BatchNorm that norm does nothing but divide the learning rate; here it is fixed, so that a rate means the same all the
-way.
+`torch.optim.Muon` is similar, but takes only matrices and doesn't control the norm of the weights. With a BatchNorm
+after the layer, that norm only divides the learning rate. Here it is fixed, so that a learning rate keeps its meaning
+during training.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Quintic Newton-Schulz iteration, as in Muon: singular values from 0 to 1 go to about 1 in few steps, roughly.
+# Quintic Newton-Schulz iteration, as in Muon: a few steps bring singular values between 0 and 1 to roughly 1.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
-# Of what is not orthogonalised: learning rates as multiples of that of the convolutions, and the momentum. Biases of
-# BatchNorm want a large one; the loss is a mean, and it hardly depends on any one of them.
+# For parameters that are not orthogonalised: learning rates as multiples of that of the convolutions, and the momentum.
+# Biases of BatchNorm need a large rate: the loss is a mean and hardly depends on any one of them.
 _LINEAR, _BIAS, _MOMENTUM = 1 / 6, 80.0, 0.85
 
 
 class Orthogonal(torch.optim.Optimizer):
     """SGD with Nesterov momentum; in groups with ``orthogonal=True`` each step is the nearest orthogonal matrix.
 
-    There a weight (out, ...) is seen as a matrix with `out` rows and is kept at the norm √out; the length of a step
-    depends on the learning rate alone, not on that of the gradient.
+    In these groups a weight (out, ...) is treated as a matrix with `out` rows and kept at the norm √out. The length of
+    a step depends only on the learning rate, not on the length of the gradient.
 
     Args:
         params: parameters, or groups of them with any of the options below.
@@ -86,13 +86,13 @@ def orthogonalise(matrix: Tensor, steps: int) -> Tensor:
 
 
 def orthogonal(model: nn.Module, lr: float = 0.24, momentum: float = 0.6, weight_decay: float = 0.002) -> Orthogonal:
-    """`Orthogonal` for a model, as the backbone `fast` wants it: its convolutions orthogonalised, the rest by SGD.
+    """`Orthogonal` for a model like the backbone `fast`: its convolutions orthogonalised, the rest by SGD.
 
     Args:
         model: its parameters that require a gradient are trained.
-        lr: of the convolutions; linear layers and biases have theirs in proportion.
+        lr: of the convolutions; those of linear layers and biases are proportional to it.
         momentum: of the convolutions.
-        weight_decay: share of their value that linear layers and biases lose in a step, at the full rate.
+        weight_decay: share of their value that linear layers and biases lose per step, at the full learning rate.
     """
     linear = {p for module in model.modules() if isinstance(module, nn.Linear) for p in module.parameters()}
     groups: dict[str, list[Tensor]] = {"convolution": [], "linear": [], "bias": []}

@@ -1,7 +1,7 @@
-"""bfloat16 on CPUs: find out whether torch's kernels for it work here, and go round them where they don't.
+"""bfloat16 on CPUs: find out whether torch's kernels for it work here, and avoid those that don't.
 
-On some processors with AMX, torch's bfloat16 convolutions end the process with an illegal instruction. oneDNN, which
-has these kernels, leaves AMX alone if an environment variable says so before its first use.
+On some processors with AMX, torch's bfloat16 convolutions crash the process with an illegal instruction. oneDNN, which
+provides these kernels, doesn't use AMX if an environment variable says so before its first use.
 """
 
 import os
@@ -15,7 +15,7 @@ import torch
 VARIABLE, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 _PATIENCE = 120  # seconds; the machine may be busy
 
-# Strided and plain convolutions, forwards and backwards, in both layouts: what a training step calls.
+# Strided and plain convolutions, forward and backward, in both layouts: what a training step calls.
 _TRIAL = """
 import torch
 for layout in (torch.channels_last, torch.contiguous_format):
@@ -29,10 +29,10 @@ for layout in (torch.channels_last, torch.contiguous_format):
 
 
 def prepare_bfloat16(device: torch.device) -> str | None:
-    """Make bfloat16 convolutions safe in this process, before its first convolution; what to tell the user, or None.
+    """Make bfloat16 convolutions safe in this process, before its first one; return a remark for the user or None.
 
-    On a processor with AMX, a new process tries them once. If it dies, AMX is switched off for oneDNN, here and in all
-    processes started from now on. A user who has set the variable has decided already: nothing is tried then.
+    On a processor with AMX, a new process tries them once. If it crashes, AMX is switched off for oneDNN, here and in
+    all processes started from now on. If the user has set the variable, nothing is tried.
     """
     if device.type != "cpu":
         return None
@@ -42,20 +42,20 @@ def prepare_bfloat16(device: torch.device) -> str | None:
         return None
     if not _works(WITHOUT_AMX):
         raise RuntimeError(
-            "torch's bfloat16 convolutions end the process on this processor, "
-            f"with {VARIABLE}={WITHOUT_AMX} as well; train in float32: precision=fp32, or autocast=None"
+            "torch's bfloat16 convolutions crash on this processor, "
+            f"even with {VARIABLE}={WITHOUT_AMX}; train in float32: precision=fp32, or autocast=None"
         )
     os.environ[VARIABLE] = WITHOUT_AMX
     return (
-        "torch's bfloat16 convolutions with AMX end the process on this processor: going on without AMX. If the "
-        "process is still ended by an illegal instruction, a convolution ran before this one; then start it with "
+        "torch's bfloat16 convolutions with AMX crash on this processor: continuing without AMX. If the process "
+        "still dies of an illegal instruction, a convolution ran before this check; then start it with "
         f"{VARIABLE}={WITHOUT_AMX} in the environment"
     )
 
 
 @cache
 def _works(instructions: str) -> bool:
-    """Whether a process that may use these instructions, or all if empty, survives bfloat16 convolutions."""
+    """Whether a process limited to these instructions (unlimited if empty) survives bfloat16 convolutions."""
     env = {name: value for name, value in os.environ.items() if name != VARIABLE}
     if instructions:
         env[VARIABLE] = instructions
@@ -67,13 +67,13 @@ def _works(instructions: str) -> bool:
 
 
 def _slow() -> str | None:
-    """A remark if this processor has no instructions for bfloat16, so that torch imitates them."""
+    """A remark if this processor has no bfloat16 instructions and torch has to emulate them."""
     if platform.machine() not in ("x86_64", "AMD64") or _has("_is_avx512_bf16_supported"):
         return None
-    return "this processor has no bfloat16 instructions, torch imitates them: precision=fp32 is likely to be faster"
+    return "this processor has no bfloat16 instructions, torch emulates them: precision=fp32 is likely to be faster"
 
 
 def _has(question: str) -> bool:
-    """What torch knows of the processor; not part of its public interface, so it may be missing."""
+    """What torch knows about the processor; not part of its public interface, so it may be missing."""
     ask = getattr(torch.cpu, question, None)
     return ask is not None and bool(ask())

@@ -1,4 +1,4 @@
-"""What a run shows of itself: a bar or lines on stderr, and TensorBoard events."""
+"""What a run shows while it trains: a bar or lines on stderr, and TensorBoard events."""
 
 import sys
 import time
@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 Row = dict[str, float | int | None]  # one epoch of a history
 
-_LIVE = ("loss", "meta_loss", "test_accuracy")  # what bar and lines show
-_REFRESH = 0.2  # seconds between two looks at the numbers of the bar
+_LIVE = ("loss", "meta_loss", "test_accuracy")  # what the bar and the lines show
+_REFRESH = 0.2  # seconds between two updates of the bar's numbers
 
 
 class Reporter:
@@ -21,7 +21,7 @@ class Reporter:
     Args:
         enabled: False keeps quiet.
         total: steps of the run.
-        done: steps done before this start.
+        done: steps done before this run was resumed.
         epochs: epochs of the run.
         writer: of TensorBoard events, or None.
     """
@@ -46,7 +46,7 @@ class Reporter:
             self._bar.close()
 
     def replay(self, rows: list[Row]) -> None:
-        """Log the epochs before this start again: the last events of a killed run never reached the disk."""
+        """Log earlier epochs again when resuming: the last events of a killed run never reached the disk."""
         for row in rows:
             self._log(row)
 
@@ -85,12 +85,12 @@ class Reporter:
 
 
 def say_nothing(remark: str) -> None:
-    """For workers whose first one speaks for them, and where quiet is wanted."""
+    """No output: for all workers but the first, and when progress is off."""
 
 
 @contextmanager
 def tensorboard_writer(folder: Path) -> Iterator[Any]:
-    """A writer of events to `folder`; whatever an earlier start wrote there no longer counts."""
+    """A writer of events to `folder`; it replaces what was written there before resuming."""
     writer = _summary_writer()(str(folder), purge_step=0)
     try:
         yield writer
@@ -99,7 +99,7 @@ def tensorboard_writer(folder: Path) -> Iterator[Any]:
 
 
 def check_tensorboard() -> None:
-    """TensorBoard is there."""
+    """Check that TensorBoard is installed."""
     _summary_writer()
 
 

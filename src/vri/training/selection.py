@@ -1,7 +1,7 @@
-"""Learning without clean data: which training samples stand in for clean ones (Algorithm 2).
+"""Learning without trusted samples: which training samples take their place (Algorithm 2).
 
-Networks learn right labels before wrong ones, so samples with a small loss are likely to be right. The selection
-looks at the losses of all training samples at the beginning of an epoch.
+Networks learn right labels before wrong ones, so samples with a small loss are likely to be right. The selection uses
+the losses of all training samples at the beginning of an epoch.
 """
 
 import math
@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 _UNLEARNED = 0.9  # share of log(c), the loss of guessing, above which even small losses mean nothing
-_SHARE = 2  # one of so many samples is selected
-_WARM_UP = (4, 10)  # one of so many epochs warms up, but no more than so many
+_SHARE = 2  # one sample in this many is selected
+_WARM_UP = (4, 10)  # one epoch in 4 is warm-up, but at most 10 epochs
 _LOW, _HIGH = 0.005, 0.995  # quantiles between which the mixture is fitted: one outlier would be a component
 
 
 @dataclass(frozen=True)
 class Selection:
-    """How to choose samples that stand in for clean ones.
+    """How to select samples that take the place of trusted ones.
 
     Attributes:
-        kind: "balanced", as many of each class, VRI(+); "smallest" of all, VRI(−); or "mixture", all that a mixture
-            of two Gaussians on the losses takes for right, VRI(Aug.).
+        kind: "balanced", the same number from each class, VRI(+); "smallest", the smallest losses overall, VRI(−); or
+            "mixture", all samples that a mixture of two Gaussians on the losses considers right, VRI(Aug.).
         size: M, how many; by default half of the training set. The paper takes 1,000: these are the purest, but also
-            the easiest samples, which say little about the others. "mixture" finds the number by itself.
+            the easiest samples, which say little about the others. "mixture" determines the number itself.
         warm_up: epochs of plain cross-entropy before the first selection; by default a quarter of all, at most 10
             (the paper's number for CIFAR-10; it takes 30 for CIFAR-100), before wrong labels are memorised.
     """
@@ -49,7 +49,7 @@ class Selection:
             raise ValueError("Selection got options it can't use: " + "; ".join(wrong))
 
     def sized(self, samples: int, epochs: int) -> "SizedSelection":
-        """With numbers in the place of defaults, for a training set of so many samples and so many epochs."""
+        """The selection with defaults replaced by numbers, for this many training samples and epochs."""
         size = max(1, samples // _SHARE) if self.size is None else self.size
         warm_up = max(1, min(epochs // _WARM_UP[0], _WARM_UP[1])) if self.warm_up is None else self.warm_up
         if size > samples:
@@ -64,25 +64,25 @@ class Selection:
 
 @dataclass(frozen=True)
 class SizedSelection:
-    """A selection whose numbers are settled."""
+    """A selection with all numbers set."""
 
     kind: str
     size: int
     warm_up: int
 
     def settings(self) -> dict[str, Any]:
-        """What must be the same when a run goes on."""
+        """What must be the same when a run is resumed."""
         return {"selection": self.kind, "selection size": self.size, "warm_up": self.warm_up}
 
 
 @dataclass(frozen=True, eq=False)
 class Selected:
-    """The samples chosen for an epoch, and how good they are.
+    """The samples selected for an epoch, and how good they are.
 
     Attributes:
         index: their numbers, ascending.
         scores: `selected`, how many; `selected_share` of the training set; `selection_balance`, the entropy of
-            their labels over that of as many labels of each class; `selected_classes`, how many there are;
+            their labels relative to that of equally frequent classes; `selected_classes`, how many classes occur;
             `selection_purity`, the share of right labels, where they are known.
         remark: what the user should know, such as a class with too few samples; or None.
     """
@@ -95,16 +95,16 @@ class Selected:
 def select(
     selection: SizedSelection, losses: Tensor, labels: Tensor, num_classes: int, true_labels: Tensor | None = None
 ) -> Selected:
-    """Choose samples by their losses.
+    """Select samples by their losses.
 
-    A class with fewer samples than asked for gives all it has; one without any is left out. Both are remarked on.
+    A class with fewer samples than asked for contributes all it has; one without any is left out. A remark says so.
 
     Args:
         selection: how.
         losses: of each training sample (n,).
         labels: of each training sample (n,), some of them wrong.
         num_classes: c.
-        true_labels: where they are known, to report how many of the chosen labels are right.
+        true_labels: if known, to report how many of the selected labels are right.
     """
     finite = losses.isfinite()
     if not bool(finite.any()):
@@ -127,12 +127,12 @@ def select(
 
 
 def smallest(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
-    """The `size` smallest losses of all."""
+    """The `size` smallest losses overall."""
     return losses.argsort(stable=True)[:size]
 
 
 def balanced(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
-    """The smallest losses of each class, as many of each; a remainder goes to the first classes."""
+    """The smallest losses of each class, the same number from each; a remainder goes to the first classes."""
     whole, rest = divmod(size, num_classes)
     parts = []
     for k in range(num_classes):
@@ -145,7 +145,7 @@ def balanced(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Ten
 def mixture(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
     """All samples that belong to the lower of two Gaussians on the losses rather than to the upper one.
 
-    Losses that tell nothing apart (all alike) fall back to `balanced`.
+    If all losses are alike, this falls back to `balanced`.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
@@ -161,7 +161,7 @@ def mixture(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tens
         model.fit(scaled)
     lower = int(model.means_[:, 0].argmin())
     right = model.predict_proba(scaled)[:, lower] > 0.5
-    # the wide Gaussian may be the nearer one far below the narrow one too; a smaller loss is never less right
+    # far below the narrow Gaussian the wide one may be likelier again; but a smaller loss never means less right
     if right.any():
         right = values <= values[right].max()
     index = torch.from_numpy(right).nonzero().squeeze(1)
@@ -183,7 +183,7 @@ def _balance(counts: Tensor) -> float:
 
 
 def _remark(selection: SizedSelection, counts: Tensor, available: Tensor, loss: float) -> str | None:
-    """What is odd about a selection, in one line."""
+    """What is unusual about a selection, in one line."""
     num_classes = len(counts)
     parts = []
     if loss > _UNLEARNED * math.log(num_classes):

@@ -23,29 +23,29 @@ History = list[Row]  # one dict per epoch; pandas.DataFrame(history) is the tabl
 
 @dataclass
 class Position:
-    """Where a run stands."""
+    """The position of a run."""
 
     step: int = 0  # steps done
-    meta_draws: int = 0  # clean batches drawn
-    seconds: float = 0.0  # spent so far, over all starts
+    meta_draws: int = 0  # trusted batches drawn
+    seconds: float = 0.0  # spent so far, including before resuming
     sums: dict[str, list[float]] = field(default_factory=dict)  # metric -> [sum, count] in this epoch
     history: History = field(default_factory=list)
-    selected: Tensor | None = None  # training samples that stand in for clean ones
+    selected: Tensor | None = None  # training samples that take the place of trusted ones
     selected_in: int = -1  # the epoch they were selected in
     selected_draws: int = 0  # batches of them drawn since
     selection_scores: dict[str, float] = field(default_factory=dict)
-    surveyed: int = -1  # the last epoch that the method has looked over the training set for
+    surveyed: int = -1  # the last epoch for which the method has looked over the training set
     streams: dict[str, dict[str, Any]] = field(default_factory=dict)  # of training samples that the method has set up
-    best_epoch: int = 0  # with the highest validation accuracy so far; 0 before there is one
+    best_epoch: int = 0  # with the highest validation accuracy so far; 0 if none yet
     best_accuracy: float = -math.inf
-    best_weights: dict[str, Tensor] | None = None  # where they are to be kept
+    best_weights: dict[str, Tensor] | None = None  # its weights, if they are to be kept
     worse: int = 0  # epochs in a row that were clearly worse than it
 
 
 class RunState:
     """The state of a run, in memory and in its folder."""
 
-    SAVING_SHARE = 0.05  # of the time that may go into checkpoints, unless somebody says when to write them
+    SAVING_SHARE = 0.05  # of the time may go into checkpoints, unless `checkpoint_every` is given
 
     def __init__(
         self, method: Method, total: int, per_epoch: int, settings: dict[str, Any], folder: Path | None
@@ -58,7 +58,7 @@ class RunState:
         self._start = time.perf_counter()
 
     def open(self, resume: bool) -> None:
-        """Go on from the checkpoint, or make the folder ready for a new run."""
+        """Continue from the checkpoint, or prepare the folder for a new run."""
         if self.folder is None:
             return
         path = self.folder / "checkpoint.pt"
@@ -104,14 +104,14 @@ class RunState:
             "seconds": time.perf_counter() - self._start,
         }
         row |= {name: total / count if count else None for name, (total, count) in self.at.sums.items()}
-        # JSON knows no Inf
+        # JSON has no Inf
         row |= {name: v if v is None or math.isfinite(v) else None for name, v in scores.items()}
         self.at.sums = {}
         self.at.history.append(row)
         return row
 
     def due(self, every: int | None) -> bool:
-        """Whether to write a checkpoint now: every so many steps, or after epochs, as often as is cheap."""
+        """Whether to write a checkpoint now: every `checkpoint_every` steps, or after epochs, as often as is cheap."""
         if self.at.step == self.total:
             return True
         if every is not None:
@@ -122,7 +122,7 @@ class RunState:
         return distributed.anywhere(distributed.first() and waited >= self._saving * (1 / self.SAVING_SHARE - 1))
 
     def save(self) -> None:
-        """Write the checkpoint, unless the weights are lost."""
+        """Write the checkpoint, unless the weights are NaN or Inf."""
         self._check_weights()
         if self.folder is None:
             return
@@ -134,12 +134,12 @@ class RunState:
         self._saved_step = self.at.step
 
     def save_rest(self) -> None:
-        """Write what the last checkpoint lacks."""
+        """Write a checkpoint if the last one is out of date."""
         if self.folder is not None and self._saved_step != self.at.step:
             self.save()
 
     def _read(self, path: Path, resume: bool) -> dict[str, Any] | None:
-        """The checkpoint to go on from; if there is to be none, it is deleted."""
+        """The checkpoint to continue from; without `resume` it is deleted."""
         if not (resume and path.exists()):
             path.unlink(missing_ok=True)
             return None
@@ -162,7 +162,7 @@ class RunState:
         checkpoint.save_checkpoint(folder / "checkpoint.pt", state)
 
     def append(self, row: Row) -> None:
-        """Add a row to the file; should it be lost, the checkpoint still has it."""
+        """Add a row to the file; if it gets lost, the checkpoint still has it."""
         if self.folder is not None and distributed.first():
             with open(self.folder / "history.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")

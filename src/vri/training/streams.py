@@ -18,11 +18,11 @@ _STREAM = 3  # derives the seeds of streams from that of the run
 
 
 class Streams(TrainingData):
-    """What `Method.data` is during training. Streams are part of the run's state, so a resumed run draws the same.
+    """The value of `Method.data` during training. Streams are part of the run's state, so a resumed run draws the same.
 
     Args:
-        run: whose position remembers the streams.
-        method: predicts.
+        run: its position stores the streams.
+        method: makes the predictions.
         train_set: noisy samples.
         batch_size: samples per batch of a stream, of all processes together.
         seed: of the run.
@@ -57,7 +57,7 @@ class Streams(TrainingData):
         return distributed.gather(logits), distributed.gather(labels)
 
     def stream(self, name: str, rows: Tensor, views: Collection[str] = ("weak",)) -> None:
-        """From now on `draw(name)` gives batches of these samples, shuffled, without an end."""
+        """Make `draw(name)` return batches of these samples, shuffled, endlessly."""
         unknown = [view for view in views if view not in self._views]
         if unknown or len(rows) < 1:
             raise ValueError(

@@ -16,7 +16,7 @@ from vri.training.evaluation import predict_part
 from vri.training.selection import Selected, Selection, select
 from vri.training.state import Position
 
-_META_STREAM = 1  # derives the clean batches' seed from that of the run
+_META_STREAM = 1  # derives the seed of trusted batches from that of the run
 
 
 class TrustedSamples(Protocol):
@@ -25,7 +25,7 @@ class TrustedSamples(Protocol):
     warm_up: int  # epochs before the first one is drawn
 
     def begin_epoch(self, epoch: int, at: Position) -> str | None:
-        """Make ready; what the user should know, if anything."""
+        """Prepare for an epoch; return a remark for the user or None."""
 
     def draw(self, at: Position) -> Any:
         """The next batch."""
@@ -34,7 +34,7 @@ class TrustedSamples(Protocol):
         """Numbers for the history about the samples of this epoch."""
 
     def settings(self) -> dict[str, Any]:
-        """What must be the same when a run goes on."""
+        """What must be the same when a run is resumed."""
 
 
 class GivenSamples:
@@ -46,7 +46,7 @@ class GivenSamples:
         self._stream: Iterator[Any] | None = None
 
     def begin_epoch(self, epoch: int, at: Position) -> str | None:
-        """Go on where the run stands; nothing to remark."""
+        """Continue from the run's position; no remark."""
         if self._stream is None:
             self._stream = self._batches.endless(at.meta_draws)
         return None
@@ -92,7 +92,7 @@ class SelectedSamples:
         self._stream: Iterator[Any] | None = None
 
     def begin_epoch(self, epoch: int, at: Position) -> str | None:
-        """Select, unless a resumed run did so already; what the user should know of it, if anything."""
+        """Select, unless a resumed run has already done so; return a remark for the user or None."""
         if epoch < self.warm_up:
             return None
         remark = None
@@ -137,9 +137,9 @@ class SelectedSamples:
 
 
 class JoinedSamples:
-    """Trusted samples, and as many selected ones beside them in every batch, after the warm-up. Beyond the paper.
+    """Trusted samples and, after the warm-up, as many selected ones in every batch. Beyond the paper.
 
-    Trusted samples are few; the selected ones are many, and most of them are right.
+    Trusted samples are few; selected ones are many, and most of them are right.
     """
 
     def __init__(self, given: TrustedSamples, selected: SelectedSamples) -> None:
@@ -152,7 +152,7 @@ class JoinedSamples:
         return self._selected.begin_epoch(epoch, at)
 
     def draw(self, at: Position) -> Any:
-        """The next trusted batch, with selected samples behind the given ones."""
+        """The next trusted batch, with selected samples after the trusted ones."""
         return _joined(self._given.draw(at), self._selected.draw(at))
 
     def scores(self, at: Position) -> dict[str, float]:
@@ -160,7 +160,7 @@ class JoinedSamples:
         return self._selected.scores(at)
 
     def settings(self) -> dict[str, Any]:
-        """Those of the selection; the warm-up is its."""
+        """Those of the selection, including its warm-up."""
         return self._selected.settings()
 
 
