@@ -1,4 +1,4 @@
-"""The methods, one file each. `METHODS` finds them: each class in this folder that has a `name`."""
+"""The methods, one file each. `METHODS` collects every class in this folder that has a `name`."""
 
 import importlib
 import pkgutil
@@ -12,7 +12,7 @@ FIRST = ("cross-entropy", "clean-only", "fine-tuned")  # the baselines
 
 
 def _found() -> dict[str, type[Method]]:
-    """Baselines first and VRI last; in between by what they need, then by name."""
+    """Baselines first and VRI last; the others by what they need, then by name."""
     methods: dict[str, type[Method]] = {}
     for module in pkgutil.iter_modules(__path__):
         for member in vars(importlib.import_module(f"{__name__}.{module.name}")).values():

@@ -9,11 +9,11 @@ from torch import nn
 class Averaged(nn.Module):
     """The running average of a network's weights, which predicts like the network.
 
-    It is always in evaluation mode, and nothing in it is trained. BatchNorm's statistics are averaged, too; what isn't
-    a floating-point number is taken over.
+    It is always in evaluation mode, and nothing in it is trained. BatchNorm's statistics are averaged too; tensors that
+    aren't floating point are copied.
 
     Args:
-        model: the network; what it holds now is where the average starts.
+        model: the network; the average starts from its current weights.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The interface of a method: what the loop needs, what a method may ask of it, and nothing else."""
+"""The interface of a method: what the loop needs from it, and what it may ask of the loop."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,7 +18,8 @@ Metrics = dict[str, float]
 
 
 class Cost(NamedTuple):
-    """Of one step against plain cross-entropy: ResNet-32, batches of 100, two CPU cores, the method's defaults."""
+    """Cost of one step relative to plain cross-entropy: ResNet-32, batches of 100, two CPU cores, the method's
+    defaults."""
 
     time: float
     memory: float  # at its peak
@@ -27,12 +28,12 @@ class Cost(NamedTuple):
 class Rates(NamedTuple):
     """Learning rate and weight decay that did best on validation samples, by data set and backbone.
 
-    Chosen by benchmarks/family.py, on average over three kinds of noise, from a grid that all methods had alike.
+    Chosen by benchmarks/family.py, averaged over three kinds of noise, from the same grid for all methods.
     """
 
     digits_mlp: tuple[float, float]
     fashion_mlp: tuple[float, float]
-    small_cnn: tuple[float, float] = (0.1, 5e-4)  # on Fashion-MNIST; most methods want the same
+    small_cnn: tuple[float, float] = (0.1, 5e-4)  # on Fashion-MNIST; the best for most methods
 
 
 class TrainingData(Protocol):
@@ -41,10 +42,10 @@ class TrainingData(Protocol):
     size: int
 
     def predict(self, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
-        """Logits and labels of all training samples, in order; of the method's prediction or of one network."""
+        """Logits and labels of all training samples, in order, from the method's predictor or from one network."""
 
     def stream(self, name: str, rows: Tensor, views: Collection[str] = ("weak",)) -> None:
-        """From now on `draw(name)` gives batches of these samples, shuffled, without an end."""
+        """Make `draw(name)` return batches of these samples, shuffled, endlessly."""
 
     def draw(self, name: str) -> Batch:
         """The next batch (inputs, labels, index) of a stream; inputs are a tuple of views if it has several."""
@@ -53,30 +54,31 @@ class TrainingData(Protocol):
 class Method(ABC):
     """A way to train a classifier on noisy labels.
 
-    A new one is a class with `step` and a `name` in a file of its own in this folder; `METHODS` finds it there. It owns
-    the model, its optimizer and whatever else it learns. What it must remember is named in `self.saved`; what it keeps
-    for each training sample is a `SampleMemory`, made by `self.remember`; `self.data` is the training set.
+    A new one is a class with a `name` and a `step`, in its own file in this folder; `METHODS` finds it there. It owns
+    the model, its optimizer and whatever else it learns. `self.saved` names the attributes that a checkpoint must hold;
+    what it keeps for each training sample is a `SampleMemory`, made by `self.remember`; `self.data` is the training
+    set.
 
     Args:
-        model: any `nn.Module` that returns logits, or (logits, features); on its device already.
+        model: any `nn.Module` that returns logits, or (logits, features), already on its device.
         num_classes: c.
-        optimizer: trains the model's parameters; what it doesn't hold stays frozen.
+        optimizer: trains the model's parameters; those that it doesn't hold stay frozen.
         generator: source of all randomness; seeded with 0 if not given.
-        head: name of the last linear layer, where it can't be found.
+        head: name of the last linear layer, if it can't be found.
         feature_dim: width of the features, for a model that returns (logits, features).
         autocast: torch.bfloat16 for mixed precision.
     """
 
-    # what is known of a method; all but `name` may stay as it is
+    # facts about a method; all but `name` have defaults
     name: str = ""  # in `METHODS`
     paper: str = ""  # where it comes from
     cost: Cost | None = None  # as `vri bench --methods` measured it
-    tuned: Rates | None = None  # None where nobody has looked: the settings of cross-entropy are taken
-    needs_trusted: bool = False  # whether it can't do without trusted samples
-    can_select: bool = False  # whether selected samples may stand in for trusted ones; it then has `warm_up`
+    tuned: Rates | None = None  # None if not tuned: the settings of cross-entropy are used
+    needs_trusted: bool = False  # whether it can't work without trusted samples
+    can_select: bool = False  # whether selected samples may replace trusted ones; it then has `warm_up`
     needs_index: bool = False  # whether a training batch ends with the samples' numbers
     views: tuple[str, ...] = ("weak",)  # of each training batch; with several, inputs are a tuple of them
-    networks: int = 1  # classifiers it trains
+    networks: int = 1  # number of classifiers it trains
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class Method(ABC):
 
     @abstractmethod
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
-        """Train on one noisy batch, with the help of a trusted one where the method uses it."""
+        """Train on one noisy batch, with the help of a trusted one if the method uses it."""
 
     def warm_up(self, batch: Batch) -> Metrics:
         """One step of plain cross-entropy, before trusted or selected samples are used."""
@@ -116,7 +118,7 @@ class Method(ABC):
 
         Args:
             size: number of training samples.
-            trusted_batches: each call goes through all trusted samples once, in order; None if there are none.
+            trusted_batches: each call iterates over all trusted samples once, in order; None if there are none.
         """
         for memory in self.memories.values():
             memory.make_room(size)
@@ -127,7 +129,7 @@ class Method(ABC):
     def survey(self, epoch: int) -> None:  # noqa: B027 (an optional hook)
         """Look over the training set, `self.data`, before an epoch: predict, choose rows, set up streams.
 
-        Called once for each epoch, not again on resuming inside one: what it finds must be in `saved` or a memory.
+        Called once per epoch, not again when resuming inside one: its results must be in `saved` or a memory.
         """
 
     def lr_scale(self, progress: float, schedule: Callable[[float], float]) -> float:
@@ -138,7 +140,7 @@ class Method(ABC):
 
     @property
     def predictor(self) -> nn.Module:
-        """What runs at test time: the classifier, or a module that joins several."""
+        """What runs at test time: the classifier, or a module that combines several."""
         return self.model
 
     def predict(self, inputs: Any) -> Tensor:
@@ -148,7 +150,7 @@ class Method(ABC):
     # saving
 
     def settings(self) -> dict[str, Any]:
-        """Options that must be the same when a run goes on; plain values."""
+        """Options that must be the same when a run is resumed; plain values."""
         return {}
 
     def remember(self, name: str, *shape: int, fill: float = 0.0) -> SampleMemory:
@@ -157,12 +159,12 @@ class Method(ABC):
         return memory
 
     def state_dict(self) -> dict[str, Any]:
-        """All that must be saved to go on exactly: plain containers, numbers and tensors."""
+        """Everything that must be saved to resume exactly: plain containers, numbers and tensors."""
         state = {name: _state(getattr(self, name)) for name in self.saved}
         return state | {name: memory.values for name, memory in self.memories.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()` of a method built in the same way."""
+        """Continue from `state_dict()` of a method built in the same way."""
         for name in self.saved:
             held, value = getattr(self, name), state[name]
             if isinstance(held, torch.Generator):
@@ -175,7 +177,7 @@ class Method(ABC):
         for name, memory in self.memories.items():
             memory.restore(state[name])
 
-    # what most steps are made of
+    # building blocks of most steps
 
     def forward(self, inputs: Any) -> Forward:
         """The training forward of a batch."""
@@ -186,7 +188,7 @@ class Method(ABC):
         return (values * mask).mean() / self.classifier.batch_mean(mask).clamp_min(1e-12)
 
     def descend_outputs(self, forward: Forward, output_gradient: Tensor) -> None:
-        """Update the classifier, from the gradient of a loss in the logits of its forward."""
+        """Update the classifier, given the gradient of a loss with respect to the logits of its forward."""
         names = list(self.classifier.parameters)
         self.classifier.update(self.classifier.gradient(forward, (output_gradient, None), names, keep=False))
 
@@ -209,10 +211,10 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def read_metrics(forward: Forward, meta_logits: Tensor | None = None, **values: Tensor | float) -> Metrics:
-    """Plain numbers to report, brought from the device all at once.
+    """Plain numbers to report, copied from the device all at once.
 
-    A loss that is not finite is an error that names the outputs at fault. Call it before the update: nothing has moved
-    then.
+    A loss that is not finite raises an error that names the outputs at fault. Call this before the update, while
+    nothing has changed yet.
     """
     tensors = {name: value.detach() for name, value in values.items() if isinstance(value, Tensor)}
     if any(value.is_cuda for value in tensors.values()):  # one transfer instead of one each

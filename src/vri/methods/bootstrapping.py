@@ -27,13 +27,13 @@ def hard_bootstrapping(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
 
 
 class Bootstrapping(CrossEntropy):
-    """Train on labels mixed with what the network itself says.
+    """Train on labels mixed with the network's own predictions.
 
     L = −Σ_c (β·y_c + (1 − β)·t_c) log p_c, where t is the prediction: p itself (soft) or its largest class (hard).
 
     Args:
         hard: whether t is the largest class.
-        beta: β, trust in the labels; 1 is plain cross-entropy. Without it the paper's: 0.95 soft, 0.8 hard.
+        beta: β, trust in the labels; 1 is plain cross-entropy. If not given, the paper's: 0.95 soft, 0.8 hard.
         options: as in `CrossEntropy`.
     """
 
@@ -66,5 +66,5 @@ class Bootstrapping(CrossEntropy):
         return self.descend(batch, lambda z, y: loss(z, y, self.beta))
 
     def settings(self) -> dict[str, Any]:
-        """What the labels are mixed with, and how much."""
+        """What the labels are mixed with, and by how much."""
         return {"hard": self.hard, "beta": self.beta}

@@ -20,12 +20,12 @@ class CoTeaching(TwoNetworks):
     Each network marks the share R(T) of a batch with the smallest cross-entropy, and the other takes a step on
     these; R(T) = 1 − τ·min(T^c / T_k, 1) in epoch T, counted from 0. Only the first network predicts.
 
-    τ is the share of wrong labels. The paper takes it as known; here it must be given or guessed: 0.2 is no more
-    than the first of the paper's settings. In a loop of your own call `begin_epoch`, which sets R.
+    τ is the share of wrong labels. The paper assumes that it is known; here you must give or guess it. The default 0.2
+    is just the first of the paper's settings. In your own loop call `begin_epoch`, which sets R.
 
     Args:
         noise_rate: τ.
-        num_gradual: T_k, epochs over which the share left out grows to τ (at c = 1).
+        num_gradual: T_k, epochs over which the dropped share grows to τ (at c = 1).
         exponent: c.
         options: as in `TwoNetworks`.
     """

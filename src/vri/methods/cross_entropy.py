@@ -24,7 +24,7 @@ class CrossEntropy(Method):
 
 
 class CleanOnly(CrossEntropy):
-    """Train on the clean samples alone and ignore the noisy ones."""
+    """Train on the trusted samples only and ignore the noisy ones."""
 
     name = "clean-only"
     cost = Cost(1.0, 1.0)
@@ -34,16 +34,16 @@ class CleanOnly(CrossEntropy):
 
     @property
     def meta_due(self) -> bool:
-        """Clean samples at every step."""
+        """Trusted samples at every step."""
         return True
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
-        """One step of cross-entropy on the clean batch."""
+        """One step of cross-entropy on the trusted batch."""
         return self.descend(meta_batch, objective.cross_entropy, "meta")
 
 
 class FineTuned(CrossEntropy):
-    """Train on the noisy labels, then fine-tune on the clean samples.
+    """Train on the noisy labels, then fine-tune on the trusted samples.
 
     The learning-rate schedule runs through once in each phase; in the second it is multiplied by `tune_lr`.
     """
@@ -77,11 +77,11 @@ class FineTuned(CrossEntropy):
 
     @property
     def meta_due(self) -> bool:
-        """Clean samples in the second phase."""
+        """Trusted samples in the second phase."""
         return self.tuning
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Switch to the clean samples for the last `tune_share` of the epochs (one at least)."""
+        """Switch to the trusted samples for the last `tune_share` of the epochs (at least one)."""
         first = min(round((1 - self.tune_share) * epochs), epochs - 1)
         self.tuning, self._switch = epoch >= first, first / epochs
 

@@ -10,8 +10,8 @@ from vri.methods.two_networks import TwoNetworks, disagreement
 class Decoupling(TwoNetworks):
     """Train two networks on the samples that they predict differently.
 
-    When to update is decoupled from how: D = {i : argmax f₁(xᵢ) ≠ argmax f₂(xᵢ)}, and each network takes a step on
-    its mean cross-entropy over D; where D is empty, none does. Only the first network predicts.
+    When to update is decoupled from how: D = {i : argmax f₁(xᵢ) ≠ argmax f₂(xᵢ)}, and each network takes a step on its
+    mean cross-entropy over D; if D is empty, neither does. Only the first network predicts.
 
     `loss` reports the first network's cross-entropy of the whole batch, since D may be empty.
     """

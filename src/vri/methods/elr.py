@@ -1,4 +1,4 @@
-"""Early-learning regularisation: hold the network to what it said before it memorised wrong labels."""
+"""Early-learning regularisation: keep the network close to its predictions before it memorised wrong labels."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ def early_learning_penalty(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class ELR(CrossEntropy):
-    """Train with a penalty on leaving the running average of the network's own predictions.
+    """Train with a penalty on departing from the running average of the network's own predictions.
 
     tᵢ ← β·tᵢ + (1 − β)·pᵢ, from tᵢ = 0; L = CE + λ·mean log(1 − ⟨pᵢ, tᵢ⟩), where t carries no gradient. Defaults are
     the paper's for CIFAR-10; for CIFAR-100 it takes λ = 7, β = 0.9.
 
-    1 − ⟨p, t⟩ is kept from falling below 1e-4; the authors' code clamps p instead. A batch ends with the numbers of its
-    samples. In a loop of your own call `begin_training(size, None)` first, which sets all t to 0.
+    1 − ⟨p, t⟩ is kept at 1e-4 or above; the authors' code clamps p instead. A batch ends with the numbers of its
+    samples. In your own loop call `begin_training(size, None)` first, which sets all t to 0.
 
     Args:
         weight: λ; 0 is plain cross-entropy.

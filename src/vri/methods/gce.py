@@ -14,14 +14,14 @@ from vri.methods.options import check_options
 
 
 def generalised_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:
-    """Mean of (1 − p_y^q) / q; of a soft label the mean under it."""
+    """Mean of (1 − p_y^q) / q; for a soft label, the mean under it."""
     log_p = F.log_softmax(logits, dim=1)
-    loss = -torch.expm1(q * log_p) / q  # keeps its digits as q → 0
+    loss = -torch.expm1(q * log_p) / q  # stays accurate as q → 0
     return (one_hot(labels, logits) * loss).sum(1).mean()
 
 
 class GCE(CrossEntropy):
-    """Train with the generalised cross-entropy, which wrong labels pull at less.
+    """Train with the generalised cross-entropy, which reduces the influence of wrong labels.
 
     L = (1 − p_y^q) / q: cross-entropy as q → 0, the mean absolute error 1 − p_y at q = 1. The gradient is that of
     cross-entropy times p_y^q, so a label that the network finds unlikely counts little.

@@ -1,4 +1,4 @@
-"""Gold loss correction: learn how the labels were corrupted, then train through that."""
+"""Gold loss correction: learn how the labels were corrupted, then correct the loss for it."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,36 +18,36 @@ from vri.methods.two_networks import evaluating
 
 
 def corruption_matrix(probabilities: Tensor, clean_labels: Tensor) -> Tensor:
-    """Ĉ (c, c): row i is the mean of p̂(noisy label | x) over the clean samples of class i.
+    """Ĉ (c, c): row i is the mean of p̂(noisy label | x) over the trusted samples of class i.
 
-    A soft label counts in every class by its share.
+    A soft label counts in every class in proportion.
     """
     members = one_hot(clean_labels, probabilities).to(probabilities.dtype)  # (n, c)
     return members.T @ probabilities / members.sum(0).unsqueeze(1)
 
 
 def corrected_cross_entropy(logits: Tensor, noisy_labels: Tensor, matrix: Tensor) -> Tensor:
-    """Mean of −log Σ_i p_i·C_iy: cross-entropy of the noisy labels that the matrix makes of predicted ones."""
+    """Mean of −log Σ_i p_i·C_iy: cross-entropy of the noisy labels that the matrix predicts."""
     noisy = F.softmax(logits, dim=1) @ matrix  # (n, c)
     log_noisy = noisy.clamp_min(torch.finfo(noisy.dtype).tiny).log()
     return -(one_hot(noisy_labels, logits) * log_noisy).sum(1).mean()
 
 
 class GLC(CrossEntropy):
-    """Estimate from clean samples how labels were corrupted, and correct the loss of the noisy ones.
+    """Estimate from trusted samples how labels were corrupted, and correct the loss of the noisy ones.
 
-    First the network learns the noisy labels. On the clean samples it then gives Ĉ_ij, the mean of p̂(ỹ = j | x) over
-    those of class i. In the second phase the loss is −log (Ĉᵀp)_ỹ on noisy samples and cross-entropy on clean
-    ones, every sample of both sets counting the same.
+    First the network learns the noisy labels. Its predictions on the trusted samples then give Ĉ_ij, the mean of
+    p̂(ỹ = j | x) over those of class i. In the second phase the loss is −log (Ĉᵀp)_ỹ on noisy samples and cross-entropy
+    on trusted ones; every sample of both sets counts the same.
 
-    The second phase starts from scratch as in the paper, from the weights the training began with; restart=False goes
-    on with the weights of the first. With a restart the learning-rate schedule runs through in each phase, without
-    one it runs through once. Other than in the paper, both phases share the epochs; a step takes its noisy and its
-    clean samples in two forwards; and clean batches are weighted so that each sample counts the same, instead of
-    being drawn as rarely. In a loop of your own call `begin_training` and `begin_epoch`.
+    As in the paper, the second phase starts from scratch, from the initial weights; restart=False continues with the
+    weights of the first. With a restart the learning-rate schedule runs once in each phase, without one it runs once
+    in all. Unlike in the paper, both phases share the epochs; a step processes its noisy and its trusted samples in two
+    forwards; and trusted batches are weighted so that each sample counts the same, instead of being drawn less often.
+    In your own loop call `begin_training` and `begin_epoch`.
 
     Args:
-        estimate_share: share of the epochs spent on the first phase; each phase has one epoch at least.
+        estimate_share: share of the epochs spent on the first phase; each phase has at least one epoch.
         restart: whether the second phase starts from scratch.
         options: as in `CrossEntropy`.
     """
@@ -75,7 +75,7 @@ class GLC(CrossEntropy):
         super().__init__(model, num_classes, optimizer, **options)
         self.estimate_share, self.restart = estimate_share, restart
         self.matrix: Tensor | None = None  # Ĉ; None in the first phase
-        self.noisy_share = 1.0  # of all samples, noisy and clean
+        self.noisy_share = 1.0  # of all samples, noisy and trusted
         self._size = 0
         self._trusted_batches: Callable[[], Iterable[Batch]] | None = None
         self._initial: dict[str, Any] | None = None  # state to start the second phase from
@@ -84,7 +84,7 @@ class GLC(CrossEntropy):
 
     @property
     def meta_due(self) -> bool:
-        """Clean samples in the second phase."""
+        """Trusted samples in the second phase."""
         return self.matrix is not None
 
     def begin_training(self, size: int, trusted_batches: Callable[[], Iterable[Batch]] | None) -> None:
@@ -99,7 +99,7 @@ class GLC(CrossEntropy):
             self._initial = starting_point(self)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Go over to the second phase after `estimate_share` of the epochs."""
+        """Switch to the second phase after `estimate_share` of the epochs."""
         if epochs < 2:
             raise ValueError(
                 f"GLC has two phases, but epochs={epochs}; expected 2 or more: one to learn the noisy labels and one "
@@ -119,7 +119,7 @@ class GLC(CrossEntropy):
         return schedule((progress - self._switch) / (1 - self._switch))
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
-        """One step of cross-entropy on noisy labels, or of the corrected loss with clean samples."""
+        """One step of cross-entropy on noisy labels, or of the corrected loss with trusted samples."""
         if self.matrix is None:
             return self.descend(batch, objective.cross_entropy)
         return self._corrected_step(batch, meta_batch, self.matrix)
@@ -154,7 +154,7 @@ class GLC(CrossEntropy):
         return metrics
 
     def _correct(self) -> None:
-        """Estimate Ĉ and make ready for the second phase."""
+        """Estimate Ĉ and prepare the second phase."""
         if self._trusted_batches is None:
             raise ValueError("GLC has seen no clean samples to estimate from; call begin_training first")
         probabilities, labels = self._predict(self._trusted_batches())

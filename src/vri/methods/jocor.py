@@ -1,4 +1,4 @@
-"""JoCoR: two networks with a joint loss that draws them together."""
+"""JoCoR: two networks with a joint loss that pulls their predictions together."""
 
 from typing import Any
 
@@ -27,14 +27,14 @@ class JoCoR(TwoNetworks):
     batch where it is smallest. R(T) = 1 − τ·min(T / T_k, 1) in epoch T, counted from 0. Only the first network
     predicts.
 
-    τ is the share of wrong labels; for flips the authors' code takes half of it. The paper takes it as known; here
-    it must be given or guessed: 0.2 is no more than the first of the paper's settings. In a loop of your own call
+    τ is the share of wrong labels; for flips the authors' code takes half of it. The paper assumes that it is known;
+    here you must give or guess it. The default 0.2 is just the first of the paper's settings. In your own loop call
     `begin_epoch`, which sets R.
 
     Args:
         noise_rate: τ.
-        num_gradual: T_k, epochs over which the share left out grows to τ.
-        co_weight: λ, how much the networks are drawn together. The paper chooses it on clean validation data.
+        num_gradual: T_k, epochs over which the dropped share grows to τ.
+        co_weight: λ, how strongly the networks are pulled together. The paper chooses it on clean validation data.
         options: as in `TwoNetworks`.
     """
 

@@ -1,4 +1,4 @@
-"""Learning to reweight: weights of the samples of a batch from one gradient on clean samples."""
+"""Learning to reweight: sample weights of a batch from one gradient on trusted samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,17 +15,17 @@ from vri.methods.options import must_be, useless
 
 
 class L2RW(MetaMethod):
-    """Weigh each sample by how well its gradient agrees with that of the clean samples.
+    """Weight each sample by how well its gradient agrees with that of the trusted samples.
 
     There is no meta network. The look-ahead is θ − α∇Σ εᵢ·Lᵢ at ε = 0, the weights are max(−∂L_meta/∂εᵢ, 0) =
-    max(α⟨∇Lᵢ, ∇L_meta⟩, 0), divided by their mean; if none is positive, all are 0 and the classifier stands still (but
-    for γ, momentum and weight decay). The classifier minimises 1/n Σ wᵢ·Lᵢ.
+    max(α⟨∇Lᵢ, ∇L_meta⟩, 0), divided by their mean; if none is positive, all are 0 and the classifier doesn't move
+    (except by γ, momentum and weight decay). The classifier minimises 1/n Σ wᵢ·Lᵢ.
 
     Departures: none.
 
     Args:
-        options: see `MetaMethod`. `meta_every` must be 1, since weights belong to one batch; options of
-            the meta optimizer and `lagged` have no meaning here and are refused.
+        options: see `MetaMethod`. `meta_every` must be 1, since weights belong to one batch; `lagged` and the options
+            of the meta optimizer have no meaning here and are refused.
     """
 
     name = "l2rw"
@@ -49,7 +49,7 @@ class L2RW(MetaMethod):
         ]
         kept = {name: value for name, value in options.items() if name not in without}
         super().__init__(model, num_classes, optimizer, **kept, mistakes=mistakes)
-        self.weights = torch.empty(0)  # of the batch at hand
+        self.weights = torch.empty(0)  # of the current batch
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One iteration, from ε = 0."""
@@ -59,7 +59,7 @@ class L2RW(MetaMethod):
         return super().step(batch, meta_batch)
 
     def learn(self, gradient: Sequence[Tensor]) -> None:
-        """From the gradient in ε to weights with mean 1."""
+        """Turn the gradient in ε into weights with mean 1."""
         useful = (-gradient[0]).clamp(min=0)
         mean = self.classifier.batch_mean(useful)
         self.weights = useful / torch.where(mean > 0, mean, 1)
@@ -73,5 +73,5 @@ class L2RW(MetaMethod):
         return (correction * sample_losses(logits, labels)).mean()
 
     def finish(self, correction: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Share of samples with a weight."""
+        """Share of samples with a positive weight."""
         return {"used": (correction > 0).double().mean()}

@@ -1,4 +1,4 @@
-"""What several methods' losses are made of."""
+"""Building blocks of several methods' losses."""
 
 from torch import Tensor
 from torch.nn import functional as F

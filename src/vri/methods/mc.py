@@ -1,4 +1,4 @@
-"""MC: VRI without prior and KL term, the Monte-Carlo variant that its paper compares with."""
+"""MC: VRI without prior and KL term, the Monte-Carlo variant that its paper compares VRI with."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from vri.methods.vri import VRI
 class MC(VRI):
     """VRI with the meta network alone: no prior, no KL term.
 
-    The defaults are VRI's, so that the two differ in nothing else.
+    The defaults are VRI's, so there is no other difference.
 
     Args:
-        options: those of `VRI`, but for `kl_weight` and `kl_route`.
+        options: those of `VRI`, except `kl_weight` and `kl_route`.
     """
 
     name = "mc"

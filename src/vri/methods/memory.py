@@ -10,8 +10,8 @@ from vri.core.model import Classifier
 class SampleMemory:
     """A row of numbers for each training sample, found by the sample's number.
 
-    Processes that train together each write the rows of their own samples; the loop merges them after every epoch and
-    before a checkpoint (`touched` tells whose row counts). As an epoch has each sample once, nobody reads an old row.
+    Each worker writes the rows of its own samples; the loop merges them after every epoch and before a checkpoint
+    (`touched` marks the rows to take). An epoch contains each sample once, so no worker reads an outdated row.
 
     Args:
         owner: name of the method, for errors.
@@ -26,7 +26,7 @@ class SampleMemory:
         self.touched = torch.empty(0, dtype=torch.bool)  # rows written since the last merge
 
     def make_room(self, size: int) -> None:
-        """Fill all rows, for so many samples."""
+        """Fill all rows, for this many samples."""
         device, dtype = self._classifier.device, self._classifier.dtype
         self.values = torch.full((size, *self._shape), self._fill, device=device, dtype=dtype)
         self.touched = torch.zeros(size, dtype=torch.bool, device=device)
@@ -51,7 +51,7 @@ class SampleMemory:
                 f"{self._owner} needs the numbers of the samples as last part of a batch, integers of shape "
                 f"({count},), and got {got}; give batches (inputs, labels, index)"
             )
-        if not index.is_cuda:  # there, reading two numbers would make the device wait
+        if not index.is_cuda:  # on a GPU, reading two numbers would force a synchronisation
             low, high, size = int(index.min()), int(index.max()), len(values)
             if low < 0 or high >= size:
                 raise ValueError(
@@ -61,7 +61,7 @@ class SampleMemory:
         return index.to(values.device, torch.long)
 
     def restore(self, values: Tensor | None) -> None:
-        """Go on from saved rows."""
+        """Restore saved rows."""
         self.values = None if values is None else values.to(self._classifier.device, copy=True)
         if self.values is not None:
             self.touched = torch.zeros(len(self.values), dtype=torch.bool, device=self.values.device)

@@ -1,4 +1,4 @@
-"""What methods share that learn from trusted samples by the gradient of a look-ahead.
+"""The common part of methods that learn from trusted samples by the gradient of a look-ahead.
 
 All of them put a correction between the classifier and its noisy labels (sample weights, new labels, rectifying
 vectors) and learn it so that a step on noisy samples lowers the loss on trusted ones.
@@ -23,33 +23,31 @@ from vri.methods.options import must_be, one_of, refuse
 
 
 class MetaMethod(Method):
-    """Learn a correction of the noisy labels on the gradient of the loss on trusted samples after a step.
+    """Learn a correction of the noisy labels from the gradient of the loss on trusted samples after a step.
 
-    A method says how its networks correct a batch (`correct`) and what the classifier then minimises (`loss`); it calls
-    `learn_with` in its constructor, and adds `draw`, `kl` and `finish` where it needs them. `step` is the paper's
-    Algorithm 1 for any of them; `VRI.step` is the same with VRI's own equations written out.
+    A method defines how its networks correct a batch (`correct`) and what the classifier then minimises (`loss`). It
+    calls `learn_with` in its constructor, and adds `draw`, `kl` and `finish` if it needs them. `step` is the paper's
+    Algorithm 1 for all of them; `VRI.step` is the same with VRI's own equations written out.
 
     Args:
-        model: any `nn.Module` that returns logits, or (logits, features); on its device already.
+        model: any `nn.Module` that returns logits, or (logits, features), already on its device.
         num_classes: c.
-        optimizer: trains the model's parameters; what it doesn't hold stays frozen. Its learning rate is α, in the
-            real update and in the look-ahead alike; the look-ahead takes no momentum and no weight decay.
-        hypergradient: how the meta gradient is taken: "jvp" (exact), "finite_difference" (cheaper) or "backprop".
+        optimizer: trains the model's parameters; those that it doesn't hold stay frozen. Its learning rate is α, both
+            in the real update and in the look-ahead; the look-ahead uses no momentum and no weight decay.
+        hypergradient: how the meta gradient is computed: "jvp" (exact), "finite_difference" (cheaper) or "backprop".
         meta_every: update the meta networks at every m-th step.
         clean_weight: γ, adds γ·∇L_meta, which the look-ahead has computed anyway, to the classifier's own update on
             the steps that compute it. Beyond the papers; 0 leaves it out.
-        clean_updates: after so many updates of the meta networks γ falls as one over their number; None keeps it.
-        meta_lr: learning rate of the meta networks' Adam.
-        meta_weight_decay: weight decay of that Adam.
+        clean_updates: after this many updates of the meta networks, γ falls as one over their number; None keeps it
+        constant. meta_lr: learning rate of the meta networks' Adam. meta_weight_decay: weight decay of that Adam.
         meta_amsgrad: let that Adam divide by the largest gradients it has seen instead of the recent ones (AMSGrad).
-        meta_optimizer: builds another optimizer from their parameters, instead of Adam.
-        meta_smoothing: label smoothing in the meta loss.
-        lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or several).
-        lookahead_lr: α of the look-ahead, times the schedule; the optimizer's learning rate if not given. For
-            optimizers whose learning rate is no factor on the gradient.
-        lagged: take the look-ahead step as the real one too; the meta networks then lag one step, and one backward
-            is saved.
-        mistakes: what the method itself found wrong with its options, see `methods.options`.
+        meta_optimizer: builds another optimizer from their parameters, instead of Adam. meta_smoothing: label smoothing
+        in the meta loss. lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or
+        several). lookahead_lr: α of the look-ahead, times the schedule; the optimizer's learning rate if not given. For
+            optimizers that don't multiply the gradient by the learning rate.
+        lagged: use the look-ahead step as the real one too; the meta networks then lag by one step, and one backward
+            pass is saved.
+        mistakes: what the subclass found wrong with its options, see `methods.options`.
         options: generator, head, feature_dim and autocast, as in `Method`; the meta networks stay in full precision.
     """
 
@@ -96,16 +94,16 @@ class MetaMethod(Method):
         self.clean_weight, self.clean_updates = clean_weight, clean_updates
         self.meta_smoothing, self.lagged, self.lookahead = meta_smoothing, lagged, lookahead
         self.lookahead_lr = lookahead_lr
-        self._first_rates = self.classifier.rates  # of which `lookahead_lr` keeps the proportions
+        self._first_rates = self.classifier.rates  # `lookahead_lr` keeps their proportions
         self.steps = 0
         self._look_ahead_names = self._select(lookahead)
         adam = partial(torch.optim.Adam, lr=meta_lr, weight_decay=meta_weight_decay, amsgrad=meta_amsgrad, fused=True)
         self._make_meta_optimizer = adam if meta_optimizer is None else meta_optimizer
-        self.meta_parameters: Sequence[Tensor] = []  # what is learned on the trusted samples
+        self.meta_parameters: Sequence[Tensor] = []  # what is learned from the trusted samples
         self.saved += ["steps"]
 
     def learn_with(self, build: Callable[[], Mapping[str, nn.Module]]) -> None:
-        """Make the meta networks, each an attribute of its name, and their optimizer, `meta_optimizer`."""
+        """Set up the meta networks, each as an attribute of its name, and their optimizer, `meta_optimizer`."""
         with seeded(draw_seed(self.generator), torch.device("cpu")):
             networks = build()
         for name, network in networks.items():
@@ -114,10 +112,10 @@ class MetaMethod(Method):
         self.meta_parameters, self.meta_optimizer = parameters, self._make_meta_optimizer(parameters)
         self.saved += [*networks, "meta_optimizer"]
 
-    # what a method says of itself
+    # what a method defines
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Any:
-        """What the meta networks make of a batch: sample weights, new labels, rectifying vectors.
+        """The meta networks' correction of a batch: sample weights, new labels, rectifying vectors.
 
         Runs with a graph in the meta parameters for the look-ahead and without one for the real update. No gradient
         passes to the classifier through `outputs`.
@@ -129,7 +127,7 @@ class MetaMethod(Method):
         raise NotImplementedError(f"{type(self).__name__} must say what it minimises, or have a step of its own")
 
     def draw(self, count: int) -> Any:
-        """Randomness of `correct` for `count` samples, fresh for the look-ahead and for the real update."""
+        """Randomness of `correct` for `count` samples, drawn separately for the look-ahead and the real update."""
         return None
 
     def kl(self, correction: Any) -> Tensor:
@@ -137,7 +135,7 @@ class MetaMethod(Method):
         raise NotImplementedError
 
     def finish(self, correction: Any, labels: Tensor) -> Mapping[str, Tensor]:
-        """At the end of a step: remember what the next one needs, and report numbers of the method's own."""
+        """At the end of a step: remember what the next one needs, and return the method's own numbers to report."""
         return {}
 
     # the step
@@ -151,7 +149,7 @@ class MetaMethod(Method):
         """One iteration: look ahead, learn to correct, update the classifier."""
         inputs, labels = self.classifier.unpack(batch, "training")
         trusted = self.unpack_meta(meta_batch) if self.meta_due else None
-        forward = self.forward(inputs)  # one forward serves the look-ahead and the real update
+        forward = self.forward(inputs)  # shared by the look-ahead and the real update
         outputs = forward.detached
         ahead, clean, found = None, None, {}
         if trusted is not None:
@@ -179,7 +177,7 @@ class MetaMethod(Method):
         return self.classifier.unpack(meta_batch, "meta")
 
     def forward(self, inputs: Any) -> Forward:
-        """The training forward; before a tangent pass it keeps what makes that cheaper."""
+        """The training forward; before a tangent pass it keeps outputs that make that pass cheaper."""
         keep = self.meta_due and self.hypergradient == "jvp"
         return self.classifier.forward(inputs, draw_seed(self.generator), keep=keep)
 
@@ -190,15 +188,14 @@ class MetaMethod(Method):
         )
 
     def clean_gradient(self, ahead: LookAhead, inputs: Any, labels: Tensor) -> CleanGradient:
-        """g = ∇L_meta(θ̂): of the layers that look ahead, or of all where γ adds it to the real update."""
+        """g = ∇L_meta(θ̂): of the layers that look ahead, or of all if γ adds it to the real update."""
         of = list(self.classifier.parameters) if self.clean_weight else None
         seed = draw_seed(self.generator)
         return bilevel.clean_gradient(ahead, inputs, labels, seed=seed, smoothing=self.meta_smoothing, of=of)
 
     def meta_gradient(self, ahead: LookAhead, clean: CleanGradient, kl: Tensor | None = None) -> list[Tensor]:
-        """∇_φ (L_meta(θ̂) + α·λ·KL): the look-ahead gives the first term the factor α, so the second has it too."""
-        penalty = None if kl is None else max(ahead.rates.values()) * (self.kl_weight or 0.0) * kl
-        try:
+        """∇_φ (L_meta(θ̂) + α·λ·KL): the look-ahead multiplies the first term by α, so the second has that factor
+        too.""" penalty = None if kl is None else max(ahead.rates.values()) * (self.kl_weight or 0.0) * kl try:
             return HYPERGRADIENTS[self.hypergradient](ahead, clean, self.meta_parameters, penalty)
         except ForwardADMissing as missing:
             warnings.warn(
@@ -244,7 +241,7 @@ class MetaMethod(Method):
     def meta_metrics(
         self, clean: CleanGradient, labels: Tensor, gradient: Sequence[Tensor], kl: Tensor | None
     ) -> dict[str, Tensor]:
-        """What to report of an update of the meta networks; `meta_gradient` is the squared norm of its gradient."""
+        """What to report about an update of the meta networks; `meta_gradient` is the squared norm of its gradient."""
         norm = nn.utils.get_total_norm(gradient).double()
         if not norm.is_cuda and math.isinf(norm):  # the sum of squares, or a gradient itself
             norm = nn.utils.get_total_norm([g.double() for g in gradient])
@@ -266,7 +263,7 @@ class MetaMethod(Method):
         return self.clean_weight * (1.0 if self.clean_updates is None else min(1.0, self.clean_updates / update))
 
     def settings(self) -> dict[str, Any]:
-        """What a step depends on besides the state; shapes of the networks show in the state itself."""
+        """What a step depends on besides the state; the shapes of the networks are in the state itself."""
         names = ["meta_every", "clean_weight", "clean_updates", "meta_smoothing", "lagged", "lookahead_lr"]
         names += ["kl_weight"] if self.kl_weight is not None else []
         lookahead = self.lookahead if isinstance(self.lookahead, str) else list(self.lookahead)
@@ -289,7 +286,7 @@ class MetaMethod(Method):
 
 
 class LossNetwork(nn.Module):
-    """A sample's loss to one number, by an MLP with one hidden layer of ReLU."""
+    """Maps a sample's loss to one number, by an MLP with one hidden layer of ReLU."""
 
     def __init__(self, hidden: int, squash: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""mixup: train between the samples."""
+"""mixup: train on interpolations of samples."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ def draw_mixture(alpha: float, count: int, generator: torch.Generator, device: t
     order = torch.randperm(count, generator=generator, device=generator.device)
     share = 1.0
     if alpha > 0:
-        with seeded(draw_seed(generator), torch.device("cpu")):  # Beta knows only the global generator
+        with seeded(draw_seed(generator), torch.device("cpu")):  # Beta uses only the global generator
             share = float(torch.distributions.Beta(alpha, alpha).sample())
     return share, order.to(device)
 
@@ -42,12 +42,12 @@ def draw_mixture(alpha: float, count: int, generator: torch.Generator, device: t
 class Mixup(CrossEntropy):
     """Train on mixtures of two samples and of their labels.
 
-    x̃ = λ·x + (1 − λ)·x′ with one λ ~ Beta(α, α) a batch, x′ being the batch in another order;
+    x̃ = λ·x + (1 − λ)·x′ with one λ ~ Beta(α, α) per batch, where x′ is the batch in another order;
     L = λ·CE(f(x̃), y) + (1 − λ)·CE(f(x̃), y′). The accuracy reported is weighted like the loss.
 
     Args:
-        alpha: α; 1 is the paper's for CIFAR, where against noisy labels it finds 8 to 32 better. 0 is λ = 1, plain
-            cross-entropy.
+        alpha: α; 1 is the paper's for CIFAR; against noisy labels the paper finds 8 to 32 better there. 0 is λ = 1,
+            plain cross-entropy.
         options: as in `CrossEntropy`.
     """
 
@@ -70,7 +70,7 @@ class Mixup(CrossEntropy):
         self.alpha = alpha
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
-        """One step of cross-entropy between the samples."""
+        """One step of cross-entropy on mixed samples."""
         inputs, labels = self.classifier.unpack(batch, "training")
         share, order = self._draw(len(labels))
         forward = self.forward(mix(inputs, order, share))

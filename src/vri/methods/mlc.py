@@ -1,4 +1,4 @@
-"""Meta label correction: a network gives each sample a new soft label."""
+"""Meta label correction: a network predicts a new soft label for each sample."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from vri.methods.options import must_be
 
 
 class LabelNetwork(nn.Module):
-    """Features and noisy label to a soft label."""
+    """Maps features and noisy label to a soft label."""
 
     def __init__(self, feature_dim: int, num_classes: int, hidden: Sequence[int], label_dim: int) -> None:
         super().__init__()
@@ -34,21 +34,21 @@ class LabelNetwork(nn.Module):
 
 
 class MLC(MetaMethod):
-    """Train on soft labels that a network makes of features and noisy label, learned on the clean samples.
+    """Train on soft labels that a network predicts from features and noisy label; trusted samples train it.
 
-    As in the paper, features pass no gradient to the classifier, and the look-ahead is the real step as well
-    (`lagged`), so that the network for labels lags one step.
+    As in the paper, no gradient passes through the features to the classifier, and the look-ahead is the real step too
+    (`lagged`), so that the network for labels lags by one step.
 
     This is meta label correction. The row "MLC (CVPR20)" in the VRI paper's tables is another method, the meta loss
     correction of Wang et al. 2020, which learns a transition matrix.
 
-    Departures: the look-ahead is plain SGD, and one step of it (the paper's k = 1). The public code can train on half
-    of each clean batch as well: `clean_weight` is here for that.
+    Departures: the look-ahead is a single plain SGD step (the paper's k = 1). The public code can also train on half of
+    each trusted batch; here `clean_weight` does that.
 
     Args:
         hidden: hidden widths of the network.
         label_dim: size of the label embedding.
-        options: see `MetaMethod`. The authors have AMSGrad with learning rate 3e-4.
+        options: see `MetaMethod`. The authors use AMSGrad with learning rate 3e-4.
     """
 
     name = "mlc"
@@ -72,7 +72,7 @@ class MLC(MetaMethod):
         lagged: bool | None = None,
         **options: Any,
     ) -> None:
-        lagged = lookahead == "all" if lagged is None else lagged  # a part of the step can't be all of it
+        lagged = lookahead == "all" if lagged is None else lagged  # a partial look-ahead can't be the real step
         mistakes = [
             *must_be("hidden", hidden, all(size >= 1 for size in hidden), "widths of at least 1"),
             *must_be("label_dim", label_dim, label_dim >= 1, "at least 1"),
@@ -97,6 +97,6 @@ class MLC(MetaMethod):
         return objective.cross_entropy(logits, correction)
 
     def finish(self, correction: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Share of samples whose most probable class is another than the given one."""
+        """Share of samples whose most probable class is not the given one."""
         given = one_hot(labels, correction).argmax(1)
         return {"relabelled": (correction.argmax(1) != given).double().mean()}

@@ -23,25 +23,25 @@ class Corrected(NamedTuple):
 
 
 class MSLC(MetaMethod):
-    """Train on a·y + (1 − a)·(b·previous + (1 − b)·current), with a and b learned on the clean samples.
+    """Train on a·y + (1 − a)·(b·previous + (1 − b)·current), with a and b learned from the trusted samples.
 
-    y is the given label, `current` the prediction of the moment and `previous` what was remembered of the sample when
-    it was last seen: its corrected label, or in the first phase its prediction. a and b are MLPs 1-100-1 with a sigmoid
-    of the losses L(z, y) and L(z, previous). A first phase trains on the given labels. No gradient passes to the
-    classifier through the corrected label.
+    y is the given label, `current` the current prediction and `previous` what was remembered when the sample was last
+    seen: its corrected label or, in the first phase, its prediction. a and b are MLPs 1-100-1 with a sigmoid of the
+    losses L(z, y) and L(z, previous). A first phase trains on the given labels. No gradient passes to the classifier
+    through the corrected label.
 
     It needs the samples' numbers as the third part of each training batch, and `begin_training` before the first step;
-    the loop does both. A sample that has no memory yet takes its current prediction for the previous one.
+    the loop does both. For a sample without a memory yet, the current prediction serves as the previous one.
 
-    Departures: the paper's text was not at hand, only its abstract and the settings of its public code.
+    Departures: the paper's text was not available to us, only its abstract and the settings of its public code.
 
     Args:
-        warmup_share: share of the epochs that the first phase takes; the authors have 80 of 120.
+        warmup_share: share of the epochs that the first phase takes; the authors use 80 of 120.
         hard: take the most probable class of `previous` and `current` in the loss, as the public code does. With
-            probabilities (False) `current` exerts no force: there its cross-entropy has its minimum. What is remembered
-            is soft in both cases.
+            probabilities (False) `current` has no gradient: its cross-entropy with itself is at its minimum. What is
+            remembered is soft in both cases.
         hidden: width of the hidden layers.
-        options: see `MetaMethod`. The authors have Adam with learning rate 1e-3 and weight decay 1e-4.
+        options: see `MetaMethod`. The authors use Adam with learning rate 1e-3 and weight decay 1e-4.
     """
 
     name = "mslc"
@@ -74,7 +74,7 @@ class MSLC(MetaMethod):
         self.warmup_share, self.hard = warmup_share, hard
         self.warming = False  # in the first phase
         self.memory = self.remember("memory", num_classes)  # row of zeros: nothing remembered
-        self._index = torch.empty(0, dtype=torch.long)  # of the batch at hand
+        self._index = torch.empty(0, dtype=torch.long)  # of the current batch
         self.learn_with(
             lambda: {name: LossNetwork(hidden, torch.sigmoid) for name in ("label_share", "previous_share")}
         )
@@ -85,7 +85,7 @@ class MSLC(MetaMethod):
 
     @property
     def meta_due(self) -> bool:
-        """No clean samples in the first phase."""
+        """No trusted samples in the first phase."""
         return not self.warming and super().meta_due
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
@@ -111,7 +111,7 @@ class MSLC(MetaMethod):
         return objective.cross_entropy(logits, correction.targets)
 
     def finish(self, correction: Corrected, labels: Tensor) -> dict[str, Tensor]:
-        """Remember; share of samples whose most probable class is another than the given one."""
+        """Remember the labels; report the share of samples whose most probable class is not the given one."""
         self.memory[self._index] = correction.soft
         given = one_hot(labels, correction.targets).argmax(1)
         return {"relabelled": (correction.targets.argmax(1) != given).double().mean()}

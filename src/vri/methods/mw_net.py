@@ -13,7 +13,7 @@ from vri.methods.options import must_be
 
 
 class MWNet(MetaMethod):
-    """Weigh each sample by V(Lᵢ): an MLP 1-100-1 with a sigmoid, learned on the clean samples.
+    """Weight each sample by V(Lᵢ): an MLP 1-100-1 with a sigmoid, learned from the trusted samples.
 
     The classifier minimises 1/n Σ V(Lᵢ)·Lᵢ. As in the paper's update equations, V multiplies ∇Lᵢ: no gradient passes to
     the classifier through the input of V.
@@ -24,7 +24,7 @@ class MWNet(MetaMethod):
         hidden: width of the hidden layer.
         normalize: divide the weights by their sum instead of by n. The paper's equations don't; the authors' code for
             imbalanced classes does.
-        options: see `MetaMethod`. The paper has Adam with learning rate 1e-3 and weight decay 1e-4.
+        options: see `MetaMethod`. The paper uses Adam with learning rate 1e-3 and weight decay 1e-4.
     """
 
     name = "mw-net"

@@ -1,4 +1,4 @@
-"""Non-Bayesian VRI: the meta network gives the rectifying vector itself."""
+"""Non-Bayesian VRI: the meta network outputs the rectifying vector itself."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ class NonBayesian(VRI):
     """VRI with v = μ: nothing is drawn, and there is no prior and no KL term.
 
     The paper multiplies "the features computed by the classification network" in this variant; we read that as its
-    logits, as in VRI itself. The network is VRI's and gives log-variances too, but nothing trains or reads them.
+    logits, as in VRI itself. The network is VRI's and outputs log-variances too, but nothing trains or reads them.
 
     Args:
-        options: those of `VRI`, but for what concerns distributions: `samples`, `kl_weight`, `kl_route` and
+        options: those of `VRI`, except those about distributions: `samples`, `kl_weight`, `kl_route` and
             `log_var_bound`.
     """
 

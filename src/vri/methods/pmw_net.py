@@ -14,11 +14,11 @@ from vri.methods.losses import sample_losses
 from vri.methods.meta import LossNetwork, MetaMethod
 from vri.methods.options import must_be
 
-_SMALLEST = 1e-2  # of the two parameters; nearer to 0 the derivative of a draw grows without bound
+_SMALLEST = 1e-2  # of the two parameters; closer to 0 the derivative of a draw grows without bound
 
 
 class BetaNetwork(nn.Module):
-    """A sample's loss to the two parameters of a Beta distribution, each by an MLP of its own; and the prior."""
+    """Maps a sample's loss to the two parameters of a Beta distribution, each by its own MLP; also holds the prior."""
 
     prior: Tensor
 
@@ -41,20 +41,20 @@ class Weights(NamedTuple):
 
 
 class PMWNet(MetaMethod):
-    """Weigh each sample by a draw from Beta(α(Lᵢ), β(Lᵢ)); both are MLPs 1-100-1 with a softplus.
+    """Weight each sample by a draw from Beta(α(Lᵢ), β(Lᵢ)); both are MLPs 1-100-1 with a softplus.
 
     The classifier minimises 1/n Σ wᵢ·Lᵢ with wᵢ drawn, and the meta networks L_meta(θ̂) + α·λ·KL(posterior ‖ prior).
     The prior is a Beta distribution too, learned as the paper's empirical Bayes: its parameters are the means of
     α(Lᵢ) and β(Lᵢ) over the last batch; it begins as the uniform distribution.
 
-    Departures: the paper's text was not at hand, only what the VRI paper says of it and the settings of its public
-    code; that code sets the prior back to uniform at every epoch, here it goes on. 0.01 is added to α and β, since
-    the derivative of a draw grows without bound as they near 0.
+    Departures: the paper's text was not available to us, only what the VRI paper says about it and the settings of its
+    public code. That code resets the prior to uniform at every epoch; here it persists. 0.01 is added to α and β, since
+    the derivative of a draw grows without bound as they approach 0.
 
     Args:
         kl_weight: λ.
         hidden: width of the hidden layers.
-        options: see `MetaMethod`. The authors have Adam with learning rate 1e-3 and weight decay 1e-4.
+        options: see `MetaMethod`. The authors use Adam with learning rate 1e-3 and weight decay 1e-4.
     """
 
     name = "pmw-net"
@@ -85,7 +85,7 @@ class PMWNet(MetaMethod):
         self.learn_with(lambda: {"beta_network": BetaNetwork(hidden)})
 
     def draw(self, count: int) -> int:
-        """Seed of the weights: Beta distributions know only the global generator."""
+        """Seed of the weights: Beta distributions use only the global generator."""
         return draw_seed(self.generator)
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: int) -> Weights:
@@ -106,7 +106,7 @@ class PMWNet(MetaMethod):
         return kl_divergence(posterior, prior).mean()
 
     def finish(self, correction: Weights, labels: Tensor) -> dict[str, Tensor]:
-        """Set the prior of the next step; mean weight."""
+        """Set the prior of the next step; report the mean weight."""
         parameters = torch.stack([correction.alpha, correction.beta], dim=1)  # (n, 2)
         self.beta_network.prior.copy_(self.classifier.batch_mean(parameters))
         return {"weight": correction.drawn.mean()}

@@ -1,4 +1,4 @@
-"""Methods whose second phase starts from scratch: the state the training began with, kept and gone back to."""
+"""For methods whose second phase starts from scratch: keep the initial state and restore it."""
 
 import copy
 from typing import Any

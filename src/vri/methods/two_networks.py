@@ -24,11 +24,11 @@ class TwoNetworks(Method):
         model: the first network.
         num_classes: c.
         optimizer: of the first network; the second's learning rates are copied from it at every step.
-        second: the second network and its optimizer. Without it the network is a copy of the first whose trained
+        second: the second network and its optimizer. If not given, the network is a copy of the first whose trained
             layers are initialised again by `reset_parameters`, and the optimizer is of the same kind with the same
-            options; so give it where the first starts from pretrained weights.
+            options. So give it if the first starts from pretrained weights.
         generator: source of all randomness; seeded with 0 if not given.
-        head: name of the last linear layer of both, where it can't be found.
+        head: name of the last linear layer of both, if it can't be found.
         feature_dim: width of the features of both, for models that return (logits, features).
         autocast: torch.bfloat16 for mixed precision.
     """
@@ -78,7 +78,7 @@ class TwoNetworks(Method):
         if self.second_model.training != self.model.training:
             self.second_model.train(self.model.training)
         for mine, other in zip(self.optimizer.param_groups, self.second_optimizer.param_groups, strict=True):
-            if isinstance(other["lr"], Tensor):  # as compiled optimizers have it
+            if isinstance(other["lr"], Tensor):  # as in compiled optimizers
                 other["lr"].fill_(float(mine["lr"]))
             else:
                 other["lr"] = float(mine["lr"])
@@ -100,7 +100,7 @@ class Ensemble(nn.Module):
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; afterwards each layer is in the mode it was in."""
+    """Evaluation mode within this block; afterwards each layer is in its previous mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -117,15 +117,15 @@ def disagreement(forwards: tuple[Forward, Forward]) -> Tensor:
 
 
 def forget_rate(epoch: int, noise_rate: float, num_gradual: int, exponent: float) -> float:
-    """Share of a batch to leave out in this epoch, counted from 0: τ·min(T^c / T_k, 1).
+    """Share of a batch to drop in this epoch, counted from 0: τ·min(T^c / T_k, 1).
 
-    1 − R(T) of the co-teaching paper, which updates R after epoch T; so the first epoch leaves out nothing.
+    1 − R(T) of the co-teaching paper, which updates R after epoch T; so the first epoch drops nothing.
     """
     return noise_rate * min(float(epoch**exponent) / num_gradual, 1.0)
 
 
 def smallest(losses: Tensor, forget: float) -> Tensor:
-    """Places, ascending, of the share 1 − `forget` of samples with the smallest losses; one at least."""
+    """Positions, ascending, of the share 1 − `forget` of samples with the smallest losses; at least one."""
     count = max(round((1 - forget) * len(losses)), 1)
     return losses.argsort(stable=True)[:count].sort().values
 
@@ -165,7 +165,7 @@ def draw_second(first: Classifier, seed: int) -> Second:
 
 
 def _check_second(first: Classifier, second: Any) -> None:
-    """The second network stands beside the first, and its learning rates can follow."""
+    """Check that the second network can be trained with the first, and its learning rates can follow."""
     pair = isinstance(second, (tuple, list)) and len(second) == 2
     if not pair or not isinstance(second[0], nn.Module) or not isinstance(second[1], torch.optim.Optimizer):
         raise TypeError(

@@ -16,28 +16,28 @@ from vri.methods.options import must_be, one_of
 
 
 class VRI(MetaMethod):
-    """Train a classifier on noisy labels with the help of a few clean samples.
+    """Train a classifier on noisy labels with the help of a few trusted samples.
 
-    It owns no loop: call `step` with a noisy batch and a trusted one; it is the paper's Algorithm 1. V_φ draws a vector
-    v from (features, label), and π(v) rectifies the logits. At test time only `model` runs.
+    It has no loop of its own: call `step`, the paper's Algorithm 1, with a noisy batch and a trusted one. V_φ draws a
+    vector v from (features, label), and π(v) rectifies the logits. At test time only `model` runs.
 
     Args:
-        model: any `nn.Module` that returns logits, or (logits, features); on its device already.
+        model: any `nn.Module` that returns logits, or (logits, features), already on its device.
         num_classes: c.
-        optimizer: trains the model's parameters; what it doesn't hold stays frozen. Its learning rate is α, in the
-            real update and in the look-ahead alike.
-        hypergradient: how the meta gradient is taken: "jvp" (exact), "finite_difference" (cheaper) or "backprop".
-        samples: k, draws of the rectifying vector; they cost next to nothing here.
-        kl_weight: λ. The meta networks minimise L_meta(θ̂) + α·λ·KL(q ‖ p): the look-ahead gives the first term
-            the factor α, so the second has it too, and λ means the same at every learning rate.
+        optimizer: trains the model's parameters; those that it doesn't hold stay frozen. Its learning rate is α, both
+            in the real update and in the look-ahead.
+        hypergradient: how the meta gradient is computed: "jvp" (exact), "finite_difference" (cheaper) or "backprop".
+        samples: k, draws of the rectifying vector; more draws cost next to nothing here.
+        kl_weight: λ. The meta networks minimise L_meta(θ̂) + α·λ·KL(q ‖ p). The look-ahead multiplies the first term by
+            α; with the same factor in the second, λ means the same at every learning rate.
         meta_every: update the meta networks at every m-th step.
         clean_weight: γ, adds γ·∇L_meta, which the look-ahead has computed anyway, to the classifier's own update.
             Beyond the paper; 0 is the paper.
-        clean_updates: after so many updates of the meta networks γ falls as one over their number; None keeps it. A
-            heavy γ helps while these networks have hardly learned; later it would memorise the clean samples, which
-            then tell them nothing any more. Beyond the paper.
+        clean_updates: after this many updates of the meta networks, γ falls as one over their number; None keeps it
+            constant. A large γ helps while these networks have hardly learned; later it would memorise the trusted
+            samples, which then no longer give a signal. Beyond the paper.
         generator: source of all randomness (ε, dropout masks, initial meta networks); seeded with 0 if not given.
-        head: name of the last linear layer, where it can't be found.
+        head: name of the last linear layer, if it can't be found.
         feature_dim: width of the features, for a model that returns (logits, features).
         hidden: hidden widths of both meta networks; "auto" follows the width of the features, see
             `networks.follow_features`. Beyond the paper; (1024, 512) is the paper.
@@ -46,21 +46,21 @@ class VRI(MetaMethod):
         kl_route: how KL reaches the meta networks: "objective" (features detached, KL in their objective: the
             ELBO) or "features" (KL inside the look-ahead loss and through the features: the paper to the letter).
         bound: range of the Gaussians' parameters: "log_var", "sigmoid", "prior" or "none", see `networks.BOUNDS`.
-        log_var_bound: limit of |log σ²| where it is bounded.
-        initial_mean: mean of v before training. Below 0 the classifier starts by trusting noisy labels little, and
+        log_var_bound: limit of |log σ²|, if it is bounded.
+        initial_mean: mean of v before training. Below 0 the classifier starts with little trust in noisy labels and
             learns from them as the meta network finds which ones help. Beyond the paper; 0 is the paper.
-        normalize: bring each sample's features to mean 0 and variance 1 before the meta networks read them. Beyond
+        normalize: scale each sample's features to mean 0 and variance 1 before the meta networks read them. Beyond
             the paper; False is the paper.
         meta_lr: learning rate of the meta networks' Adam.
         meta_amsgrad: let that Adam divide by the largest gradients it has seen (AMSGrad). Plain Adam divides by the
-            recent ones: once the clean samples are learned and the meta gradient fades, KL and noise alone would
-            move the networks as fast as ever, and they forget. Beyond the paper; False is the paper.
+            recent ones: once the trusted samples are learned and the meta gradient fades, KL and noise alone would move
+            the networks just as fast, and they would forget. Beyond the paper; False is the paper.
         meta_optimizer: builds another optimizer from their parameters, instead of Adam.
         meta_smoothing: label smoothing in the meta loss.
         lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or several).
         lookahead_lr: α of the look-ahead, times the schedule; the optimizer's learning rate if not given. For
-            optimizers whose learning rate is no factor on the gradient.
-        lagged: take the look-ahead step as the real one too; φ then lags one step, and one backward is saved.
+            optimizers that don't multiply the gradient by the learning rate.
+        lagged: use the look-ahead step as the real one too; φ then lags by one step, and one backward pass is saved.
         autocast: torch.bfloat16 for mixed precision; the meta networks stay in full precision.
     """
 
@@ -155,7 +155,7 @@ class VRI(MetaMethod):
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One iteration of Algorithm 1."""
-        # The batches, checked before anything moves; one forward serves the look-ahead and the real update.
+        # The batches, checked before anything changes; look-ahead and real update share one forward.
         inputs, y = self.classifier.unpack(batch, "training")
         trusted = self.unpack_meta(meta_batch) if self.meta_due else None
         forward = self.forward(inputs)
@@ -187,7 +187,7 @@ class VRI(MetaMethod):
         return self.update(forward, y, lambda z: objective.empirical_loss(v, z, y, self.squash), ahead, clean, found)
 
     def elbo(self, z: Tensor, f: Tensor, y: Tensor, epsilon: Tensor) -> Tensor:
-        """ℓ(z, f) with λ·KL inside, Eq. (eq:obj1), as the paper's text has it."""
+        """ℓ(z, f) with λ·KL inside, Eq. (eq:obj1), as in the paper's text."""
         q, p = self.meta_network(f, y), self.prior_network(f)
         return objective.elbo_loss(q, p, epsilon, z, y, self.kl_weight or 0.0, self.squash)
 
@@ -196,7 +196,7 @@ class VRI(MetaMethod):
         return self.classifier.normal(self.samples, count, self.generator)
 
     def spread(self, posterior: Gaussian) -> Mapping[str, Tensor]:
-        """Mean ‖σ²‖, which shows a collapse to a point."""
+        """Mean ‖σ²‖, which shows whether the posterior collapses to a point."""
         return {"variance": posterior.log_var.exp().norm(dim=1).mean()}
 
     def posterior(self, features: Tensor, labels: Tensor) -> Gaussian:
@@ -223,6 +223,6 @@ class VRI(MetaMethod):
         return objective.rectify(vectors, logits, self.squash)
 
     def settings(self) -> dict[str, Any]:
-        """What a step depends on besides the state; shapes of the networks show in the state itself."""
+        """What a step depends on besides the state; the shapes of the networks are in the state itself."""
         own = {"kl_route": self.kl_route} if self.has_prior else {}
         return super().settings() | own | {"samples": self.samples}

@@ -1,4 +1,4 @@
-"""VRI as its paper's text has it, without what we changed."""
+"""VRI as in its paper's text, without our changes."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PAPER: dict[str, Any] = {
     "meta_smoothing": 0.0,
     "meta_every": 1,
     "normalize": False,
-    "bound": "sigmoid",  # of the table of architectures
+    "bound": "sigmoid",  # as in the table of architectures
     "meta_lr": 3e-4,
     "meta_amsgrad": False,
 }
@@ -28,7 +28,7 @@ class LiteralVRI(VRI):
     """VRI with the settings of its paper: KL inside the look-ahead and through the features, nothing beyond the paper.
 
     Args:
-        options: those of `VRI`; those in `PAPER` have other defaults here.
+        options: those of `VRI`; those in `PAPER` have different defaults here.
     """
 
     name = "vri-literal"

@@ -23,18 +23,18 @@ class Vectors(NamedTuple):
 
 
 class WarPI(MetaMethod):
-    """Multiply the logits by π(v) with v drawn from a Gaussian that a network makes of logits and label.
+    """Multiply the logits by π(v), with v drawn from a Gaussian that a network predicts from logits and label.
 
-    The forerunner of VRI: the network is smaller and reads the logits instead of the features, and there is no prior
+    The predecessor of VRI: the network is smaller and reads the logits instead of the features, and there is no prior
     and no KL term. The classifier's loss is the mean over k draws. π is the sigmoid; mean and log-variance are free.
 
-    Departures: the layers begin as PyTorch makes them.
+    Departures: the layers have PyTorch's default initialisation.
 
     Args:
         samples: k, draws of the rectifying vector.
         hidden: hidden widths of the network, with tanh between them.
         label_dim: size of the label embedding; c if not given.
-        options: see `MetaMethod`. The authors have Adam with learning rate 3e-4.
+        options: see `MetaMethod`. The authors use Adam with learning rate 3e-4.
     """
 
     name = "warpi"
