@@ -194,8 +194,9 @@ class MetaMethod(Method):
         return bilevel.clean_gradient(ahead, inputs, labels, seed=seed, smoothing=self.meta_smoothing, of=of)
 
     def meta_gradient(self, ahead: LookAhead, clean: CleanGradient, kl: Tensor | None = None) -> list[Tensor]:
-        """∇_φ (L_meta(θ̂) + α·λ·KL): the look-ahead multiplies the first term by α, so the second has that factor
-        too.""" penalty = None if kl is None else max(ahead.rates.values()) * (self.kl_weight or 0.0) * kl try:
+        """∇_φ (L_meta(θ̂) + α·λ·KL): the look-ahead multiplies the first term by α, so the second has α too."""
+        penalty = None if kl is None else max(ahead.rates.values()) * (self.kl_weight or 0.0) * kl
+        try:
             return HYPERGRADIENTS[self.hypergradient](ahead, clean, self.meta_parameters, penalty)
         except ForwardADMissing as missing:
             warnings.warn(
