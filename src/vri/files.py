@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all; arrays in them are read without running any code."""
+"""Files that are written whole or not at all; their arrays are read without running any code."""
 
 import errno
 import os
@@ -17,10 +17,10 @@ _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @contextmanager
 def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is whole and on the disk.
+    """A file that replaces `path` once it is complete and on the disk.
 
-    With `previous`, what was at `path` is kept there; where nothing was, what is at `previous` is of another time
-    and goes.
+    With `previous`, the old file at `path` is kept there. If there was none, a file at `previous` is outdated and is
+    deleted.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -32,12 +32,12 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]
             _keep(path, previous)
         os.replace(temporary, path)
     except BaseException as error:
-        with suppress(OSError):  # a folder that can't be written to has none, and is not the error to tell of
+        with suppress(OSError):  # a folder that can't be written to has none, and that isn't the error to report
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(temporary), str(path)):  # not of another file
             raise _explained(error, path) from None
         raise
-    if hasattr(os, "O_DIRECTORY"):  # not on Windows; makes the new name last through a power failure
+    if hasattr(os, "O_DIRECTORY"):  # not on Windows; makes the new name survive a power failure
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
@@ -46,7 +46,7 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]
 
 
 def _explained(error: OSError, path: Path) -> OSError:
-    """An error of a write to `path`, in words where we know some."""
+    """A clearer error for a failed write to `path`, if we have one."""
     kept = f"{path} was not written, what was there before is kept"
     if error.errno in _FULL:
         told = OSError(f"the disk is full: {kept}; free some space")
@@ -59,7 +59,7 @@ def _explained(error: OSError, path: Path) -> OSError:
 
 
 def _keep(path: Path, previous: Path) -> None:
-    """Make `previous` what `path` is, which stays in its place all the time."""
+    """Make `previous` the same file as `path`, which stays in place throughout."""
     if not path.exists():
         previous.unlink(missing_ok=True)
         return
@@ -74,17 +74,17 @@ def _keep(path: Path, previous: Path) -> None:
                 os.fsync(file.fileno())
         os.replace(temporary, previous)
     finally:
-        temporary.unlink(missing_ok=True)  # also after success: to rename a link to its own file does nothing
+        temporary.unlink(missing_ok=True)  # also after success: renaming a link to its own file does nothing
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete temporary files of a write to `path` that was killed."""
+    """Delete temporary files left by a killed write to `path`."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         leftover.unlink(missing_ok=True)
 
 
 def write_arrays(path: str | Path, format: str, **arrays: Any) -> None:
-    """Write arrays by name, and what the file is, to a ``.npz`` file in the place of what was at `path`."""
+    """Write arrays by name, and the format, to a ``.npz`` file that replaces `path`."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
@@ -96,8 +96,8 @@ def read_arrays(
 ) -> dict[str, npt.NDArray[Any]]:
     """Read what `write_arrays` wrote in this format.
 
-    `fields` gives for each expected array its kind, as in numpy's ``dtype.kind``, and its number of axes; `others`
-    that of all further ones, where there may be any.
+    `fields` gives the kind of each expected array, as in numpy's ``dtype.kind``, and its number of axes; `others` gives
+    them for all further arrays, if there may be any.
     """
     path = Path(path)
     if not path.exists():
@@ -105,10 +105,10 @@ def read_arrays(
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        found = {name: (array.dtype.kind, array.ndim) for name, array in arrays.items()}  # bytes if it is no array
+        found = {name: (array.dtype.kind, array.ndim) for name, array in arrays.items()}  # bytes if it is not an array
     except OSError:
         raise
-    except Exception as error:  # a damaged file can raise anything, and claim more numbers than there is memory
+    except Exception as error:  # a damaged file can raise anything, even claim more numbers than fit into memory
         raise ValueError(
             f"{path} cannot be read as arrays without code; expected a whole file of the format {format!r}: "
             "it is damaged or of another program, write it again"

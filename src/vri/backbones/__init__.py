@@ -1,7 +1,7 @@
 """Classifiers for images and vectors: plain modules that return logits and end in an `nn.Linear`.
 
-Every factory takes `seed`: with a number the initial weights are the same at every call and the global RNG
-stays as it was; with ``None`` they come from the global RNG, as for any PyTorch module.
+Every factory takes `seed`. With a number, the initial weights are the same at every call and the global RNG is not
+touched; with ``None`` they come from the global RNG, as for any PyTorch module.
 """
 
 from vri.backbones.fastnet import FastNet, fast

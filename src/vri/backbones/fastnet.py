@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from vri.backbones.parts import check_positive, seeded_init
 
-SMALLEST = 9  # pixels a side: three poolings leave one of them
-_PATCH = 2  # pixels a side of the patches that are whitened
-_PATCHES = 1000  # images that their covariance is taken from; more change nothing
-_EPS = 5e-4  # added to the variances, so that directions of nothing but noise aren't blown up
+SMALLEST = 9  # pixels per side: three poolings leave one
+_PATCH = 2  # pixels per side of the whitened patches
+_PATCHES = 1000  # images from which their covariance is estimated; more change nothing
+_EPS = 5e-4  # added to the variances, so that directions of pure noise aren't amplified
 
 
 class Whitening(nn.Conv2d):
-    """Frozen 2x2 filters, each with its negative, that make the parts of a patch uncorrelated and of variance one.
+    """Frozen 2x2 filters, each with its negative, that make the components of a patch uncorrelated with variance one.
 
-    Before `fit` they are the cosine basis of a patch: nearly uncorrelated for photographs, but not of variance one.
+    Before `fit` they are the cosine basis of a patch: nearly uncorrelated for photographs, but without variance one.
     Only the bias is trained.
     """
 
@@ -34,13 +34,13 @@ class Whitening(nn.Conv2d):
         self._set(_cosine_basis(in_channels))
 
     def reset_parameters(self) -> None:
-        """Begin from a bias of zero; the filters stay."""
+        """Start from a bias of zero; the filters stay."""
         assert self.bias is not None
         nn.init.zeros_(self.bias)
 
     @torch.no_grad()
     def fit(self, images: Tensor) -> None:
-        """Take the filters from normalised training images (n, channels, height, width)."""
+        """Compute the filters from normalised training images (n, channels, height, width)."""
         shape = (self.in_channels, _PATCH, _PATCH)
         patches = images.float().unfold(2, _PATCH, 1).unfold(3, _PATCH, 1).movedim(1, 3).reshape(-1, *shape)
         flat = patches.flatten(1).double()
@@ -53,7 +53,7 @@ class Whitening(nn.Conv2d):
 
 
 class IdentityConv(nn.Conv2d):
-    """3x3 convolution without bias that passes its input on at first; channels beyond it start at random."""
+    """3x3 convolution without bias that starts as the identity; additional channels start at random."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(in_channels, out_channels, 3, padding=1, bias=False)
@@ -67,21 +67,21 @@ class IdentityConv(nn.Conv2d):
 class ShiftNorm(nn.Module):
     """BatchNorm with a learned shift and no scale.
 
-    The shift is added apart: in mixed precision BatchNorm then has no float32 weights, which make it slower.
+    The shift is added separately: in mixed precision BatchNorm then has no float32 weights, which would make it slower.
     """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        # a training has few steps, so the statistics follow the recent ones
+        # training has few steps, so the statistics must follow the recent ones
         self.norm = nn.BatchNorm2d(channels, momentum=0.4, affine=False)
         self.shift = nn.Parameter(torch.zeros(channels))
 
     def reset_parameters(self) -> None:
-        """Begin with no shift."""
+        """Start without a shift."""
         nn.init.zeros_(self.shift)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of mean `shift` and variance one in each channel."""
+        """Normalise to mean `shift` and variance one in each channel."""
         normal: Tensor = self.norm(x)
         return normal + self.shift.to(normal.dtype)[:, None, None]
 
@@ -111,12 +111,12 @@ class FastNet(nn.Module):
         self.blocks = nn.Sequential(*[Block(a, b) for a, b in pairwise(sizes)])
         self.head = nn.Linear(sizes[-1], num_classes)
         with torch.no_grad():
-            # a head that is scaled by its width learns as this one does, at its learning rate over the width squared
+            # equivalent to a head scaled by its width, at its learning rate divided by the width squared
             self.head.weight.div_(sizes[-1])
             self.head.bias.zero_()
 
     def fit_whitening(self, images: Tensor) -> None:
-        """Take the first layer from training images, normalised as they will be in training; once, before it."""
+        """Compute the first layer from training images, normalised as in training; call it once, before training."""
         self.whiten.fit(images[:_PATCHES])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,16 +145,16 @@ def fast(
     mirror: bool = True,
     seed: int | None = None,
 ) -> FastNet:
-    """Three blocks of two 3x3 convolutions behind a whitening layer; about 500,000 parameters.
+    """Three blocks of two 3x3 convolutions after a whitening layer; about 500,000 parameters.
 
     Call `fit_whitening` with training images before training; without it the first layer is a fixed cosine basis.
 
     Args:
         num_classes: logits.
-        in_channels: channels of the images, which have 9x9 pixels or more.
+        in_channels: channels of the images, which must have 9x9 pixels or more.
         widths: channels of the blocks.
         mirror: predict the mean of an image and its mirror image, when not training.
-        seed: of the initial weights; without it they come from the global RNG.
+        seed: of the initial weights; if None, they come from the global RNG.
     """
     check_positive(num_classes=num_classes, in_channels=in_channels)
     for width in widths:

@@ -1,4 +1,4 @@
-"""Classifiers for larger images: ResNet-50, which can begin from ImageNet weights, and VGG-19."""
+"""Classifiers for larger images: ResNet-50, which can start from ImageNet weights, and VGG-19."""
 
 from pathlib import Path
 
@@ -18,14 +18,14 @@ def resnet50(
     seed: int | None = None,
     weights: str | Path | None = None,
 ) -> ResNet:
-    """ResNet-50 for images of about 224x224, with the names and strides of torchvision's and timm's.
+    """ResNet-50 for images of about 224x224, with the same names and strides as torchvision's and timm's.
 
     Args:
         num_classes: logits.
         in_channels: channels of the images.
         seed: of the initial weights.
         weights: file with ImageNet weights, from torchvision (``resnet50-0676ba61.pth``, ``-11ad3fa6.pth``) or timm;
-            see `load_weights`. A last layer for another number of classes is left out of it.
+            see `load_weights`. A last layer for a different number of classes is not loaded.
     """
     check_positive(num_classes=num_classes, in_channels=in_channels)
     with seeded_init(seed):
@@ -54,5 +54,5 @@ def vgg19_bn(num_classes: int = 10, in_channels: int = 3, *, seed: int | None = 
         model = he_init(nn.Sequential(*layers, *pooled_head(width, num_classes)))
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and module.bias is not None:
-            nn.init.zeros_(module.bias)  # BatchNorm takes it away again
+            nn.init.zeros_(module.bias)  # BatchNorm cancels it
     return model

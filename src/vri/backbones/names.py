@@ -50,15 +50,15 @@ def build(
     """Build a classifier from its name.
 
     Args:
-        name: one of `BACKBONES`; ``timm:NAME`` or ``torchvision:NAME``, where that library is installed; or
-            ``module:package.module.factory``, a function or class of yours, called with ``num_classes=`` and
-            with those of ``in_channels=``, ``image_size=`` and ``seed=`` that its signature names.
+        name: one of `BACKBONES`; ``timm:NAME`` or ``torchvision:NAME``, if that library is installed; or
+            ``module:package.module.factory``, your own function or class. It is called with ``num_classes=`` and those
+            of ``in_channels=``, ``image_size=`` and ``seed=`` that its signature names.
         num_classes: logits.
         in_channels: channels of the images.
-        image_size: side of the square images; `mlp` needs it, and models of other libraries that are made for
-            one size.
-        seed: of the initial weights; without it they come from the global RNG.
-        weights: file of weights to begin from; see `load_weights`.
+        image_size: side of the square images; needed by `mlp` and by models of other libraries that are made for one
+            size.
+        seed: of the initial weights; if None, they come from the global RNG.
+        weights: file of weights to start from; see `load_weights`.
     """
     source, colon, inner = name.partition(":")
     makers = {"timm": _from_timm, "torchvision": _from_torchvision, "module": _from_module}
@@ -109,7 +109,7 @@ def _from_torchvision(
 def _library(package: str, name: str) -> Any:
     try:
         return importlib.import_module(package)
-    except (ImportError, RuntimeError, OSError) as error:  # a build for another torch fails in its own ways
+    except (ImportError, RuntimeError, OSError) as error:  # a build for a different torch fails in various ways
         raise ImportError(
             f"{package}:{name} needs the package {package}, which can't be imported ({error}); pip install {package}"
         ) from error
@@ -123,7 +123,7 @@ def _check_listed(package: str, name: str, names: Iterable[str]) -> None:
 
 
 def _sized(make: Callable[..., nn.Module], option: str, image_size: int | None) -> nn.Module:
-    """Tell the size of the images to models that are made for one; most take any and know no such option."""
+    """Pass the image size to models that are made for one; most accept any size and lack this option."""
     if image_size is not None:
         try:
             return make(**{option: image_size})

@@ -1,4 +1,4 @@
-"""What the factories of classifiers share: the head, He initialisation, the seed, checks of sizes."""
+"""Common parts of the classifier factories: the head, He initialisation, the seed, checks of sizes."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
@@ -12,12 +12,12 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def pooled_head(width: int, num_classes: int) -> list[nn.Module]:
-    """Mean over the image, then the linear layer that gives the logits."""
+    """Mean over the image, then the linear layer that computes the logits."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes)]
 
 
 def he_init(model: Module) -> Module:
-    """Draw all convolution weights again, He normal."""
+    """Redraw all convolution weights, He normal."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -25,7 +25,7 @@ def he_init(model: Module) -> Module:
 
 
 def seeded_init(seed: int | None) -> AbstractContextManager[None]:
-    """Within this context, initial weights come from `seed`, or without one from the global RNG."""
+    """Within this context, initial weights come from `seed`, or from the global RNG if it is None."""
     return nullcontext() if seed is None else seeded(seed, torch.device("cpu"))
 
 

@@ -35,10 +35,9 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions added to a shortcut, ReLU after the sum; four times `width` come out.
+    """1x1, 3x3 and 1x1 convolutions added to a shortcut, ReLU after the sum; outputs four times `width` channels.
 
-    The stride is that of the 3x3 convolution, as in the ImageNet weights in use ("v1.5"); the paper has it in
-    the first.
+    The 3x3 convolution has the stride, as in the usual ImageNet weights ("v1.5"); in the paper the first one has it.
     """
 
     expansion = 4
@@ -63,7 +62,7 @@ class Bottleneck(nn.Module):
 
 
 def _projection(in_channels: int, out_channels: int, stride: int) -> nn.Sequential | None:
-    """The shortcut where the shape changes; elsewhere it is the input itself."""
+    """The shortcut: a projection if the shape changes, else the input itself."""
     if stride == 1 and in_channels == out_channels:
         return None
     return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
@@ -77,8 +76,8 @@ class ResNet(nn.Module):
         depths: blocks in each of the four stages.
         num_classes: logits.
         in_channels: channels of the images.
-        large_images: begin with a 7x7 convolution of stride 2 and max-pooling, which make a 224x224 image
-            56x56; without, with a 3x3 convolution that keeps the size, as usual for 32x32 images.
+        large_images: start with a 7x7 convolution of stride 2 and max-pooling, which reduce a 224x224 image to 56x56;
+            otherwise with a 3x3 convolution that keeps the size, as usual for 32x32 images.
     """
 
     def __init__(
@@ -136,8 +135,8 @@ def _small_resnet(depths: Sequence[int], num_classes: int, in_channels: int, see
 class PreActBlock(nn.Module):
     """Two 3x3 convolutions, each after BatchNorm and ReLU, added to a shortcut.
 
-    He et al., "Identity mappings in deep residual networks" (2016). `dropout` stands between the convolutions, as in
-    wide residual networks.
+    He et al., "Identity mappings in deep residual networks" (2016). `dropout` is applied between the convolutions, as
+    in wide residual networks.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, dropout: float = 0.0) -> None:
@@ -180,7 +179,7 @@ def wide_resnet28_10(
 ) -> nn.Sequential:
     """Wide ResNet of depth 28 and width 10: 160, 320 and 640 channels, four blocks per stage, for 32x32 images.
 
-    `dropout` is the chance to drop a value between the two convolutions of a block; the paper uses 0 or 0.3.
+    `dropout` is the probability of dropping a value between the two convolutions of a block; the paper uses 0 or 0.3.
     """
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout}; expected 0 or more and below 1: pass a share, such as 0.3")

@@ -24,7 +24,7 @@ def small_cnn(num_classes: int = 10, in_channels: int = 1, *, seed: int | None =
 def mlp(
     in_features: int, num_classes: int, hidden: Sequence[int] = (256, 256), *, seed: int | None = None
 ) -> nn.Sequential:
-    """Fully connected network with ReLU; flattens first, so images go in as well."""
+    """Fully connected network with ReLU; flattens its input first, so it also takes images."""
     check_positive(in_features=in_features, num_classes=num_classes)
     for size in hidden:
         check_positive(hidden=size)

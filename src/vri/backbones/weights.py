@@ -19,13 +19,13 @@ _SHOWN = 3  # names listed in an error
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Copy the weights in a file into `model`; all its names must be there, in the same shapes.
 
-    Only the last linear layer may have another number of classes: then the model keeps its own. Nothing is
-    copied unless all fits.
+    Only the last linear layer may have a different number of classes: the model then keeps its own. Nothing is copied
+    unless everything fits.
 
     Args:
         model: where the weights go.
-        path: a state dict: ``.safetensors``, anything else as `torch.save` writes
-            it. It is read as data: code inside is refused.
+        path: a state dict: ``.safetensors``, or any other name for a file of `torch.save`. It is read as data: code in
+            it is refused.
     """
     path = Path(path)
     found = _read(path)
@@ -35,7 +35,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     replaced = f"{head}.weight" in found and len(found[f"{head}.weight"]) != len(expected[f"{head}.weight"])
     taken = {name: tensor for name, tensor in found.items() if not (replaced and name in own)}
 
-    # Files older than BatchNorm's counter of batches lack it; it plays no part unless momentum is None.
+    # Files older than BatchNorm's counter of batches lack it; it matters only if momentum is None.
     needed = {n for n in expected if not n.endswith("num_batches_tracked") and not (replaced and n in own)}
     problems = []
     if missing := sorted(needed - set(taken)):
@@ -66,7 +66,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             content = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files raise errors of many kinds
+    except Exception as error:  # damaged files raise many kinds of errors
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
         raise ValueError(
             f"the weights in {path} can't be read ({reason}); "

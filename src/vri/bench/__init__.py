@@ -1,7 +1,7 @@
 """The benchmark behind `vri bench`: accuracy of the meta gradient, time and memory of a step, overhead, and data.
 
-All ratios are taken side by side: the variants take turns step by step, so that a busy machine slows all of
-them alike, and a ratio is the median over rounds of the ratios within a round.
+All ratios are measured side by side: the variants take turns step by step, so that a busy machine slows all of them
+alike. A ratio is the median over rounds of the ratios within a round.
 """
 
 import sys

@@ -50,7 +50,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # buil
 
 
 def measure_accuracy(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
-    """Relative difference of the meta gradient to double backpropagation, one sample for each way KL can take.
+    """Relative difference between the meta gradient and double backpropagation, one sample for each KL route.
 
     With KL in the objective its weight is 0 here: added to both sides, it would hide part of the difference.
     """

@@ -1,4 +1,4 @@
-"""Loading and augmenting for `vri bench`: whole batches beside the same image by image with Pillow."""
+"""Loading and augmenting for `vri bench`: whole batches compared with image by image in Pillow."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from vri.data.batches import Batches
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10
 _POOL = 5000  # images to draw batches from
 _PADDING = 4
-_BLOCK = 5  # batches a side makes before it is the other's turn
+_BLOCK = 5  # batches that each side makes per turn
 _WAYS = {  # name: operations of RandAugment
     "crop + flip": 0,
     "crop + flip + RandAugment": 2,
@@ -37,8 +37,8 @@ _WAYS = {  # name: operations of RandAugment
 def measure_data(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """Images per second through load, crop, flip and RandAugment, and their share of a step of ResNet-32.
 
-    The images are random bytes of CIFAR's shape. Both sides are given the same: uint8 images in memory in,
-    a normalised float batch on the device out.
+    The images are random bytes of CIFAR's shape. Both sides have the same task: uint8 images in memory in, a normalised
+    float batch on the device out.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (_POOL, 3, sizes.image, sizes.image), dtype=torch.uint8, generator=generator)
@@ -72,7 +72,7 @@ def measure_data(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
 
 
 def _take(batches: Iterator[Any], count: int) -> Callable[[], object]:
-    """Make so many batches and drop each, as a training loop does: its memory serves the next one."""
+    """Make this many batches and drop each, as a training loop does, so that the next one reuses its memory."""
     return lambda: deque(islice(batches, count), maxlen=0)
 
 
@@ -86,7 +86,7 @@ def _batches(x: Tensor, y: Tensor, operations: int, sizes: Sizes, device: str) -
 
 def _pillow_batches(x: Tensor, operations: int, size: int, device: str) -> Iterator[Tensor]:
     """Normalised batches, one image after the other."""
-    images = np.ascontiguousarray(x.permute(0, 2, 3, 1).numpy())  # n x h x w x c, as Pillow wants them
+    images = np.ascontiguousarray(x.permute(0, 2, 3, 1).numpy())  # n x h x w x c, as Pillow expects
     mean, std = (np.array(v, np.float32)[:, None, None] for v in (MEAN, STD))
     rng = np.random.default_rng(0)
     while True:

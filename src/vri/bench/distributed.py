@@ -1,4 +1,4 @@
-"""Bytes and time of a step on two workers for `vri bench --distributed`, against one."""
+"""Bytes and time of a step on two workers for `vri bench --distributed`, compared with one."""
 
 import json
 import os
@@ -27,14 +27,14 @@ VARIANTS: dict[str, Options | None] = {  # None: plain cross-entropy
 }
 _PERIOD = 2  # steps; a whole number of periods of every variant
 _ROUNDS = 5
-_CLOCKS = ("seconds", "processor seconds")  # the second, of a CPU, doesn't mind what else the machine does
+_CLOCKS = ("seconds", "processor seconds")  # the second, for a CPU, doesn't depend on other load
 
 
 def measure_distributed(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """What two workers exchange, and how much faster than one they take steps of ResNet-32 on the same batch.
 
-    On a CPU each worker has one thread, and both run on this machine through its loopback: the time says what the
-    exchange costs, not what a network would.
+    On a CPU each worker has one thread, and both run on this machine and communicate through loopback: the time
+    includes the cost of the exchange, but not of a network.
     """
     found = _launch({"sizes": asdict(sizes), "device": device})
     return rows_of(found, sizes), found
@@ -62,10 +62,10 @@ def rows_of(found: Mapping[str, Any], sizes: Sizes) -> list[Measurement]:
 
 
 def take_steps(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Bytes and seconds of all variants; for each worker of a started group.
+    """Bytes and seconds of all variants; called by each worker of a started group.
 
-    The first worker's steps on whole batches and everyone's on their parts take turns, so that a busy machine slows
-    both alike.
+    The first worker's steps on whole batches take turns with all workers' steps on their parts, so that a busy machine
+    slows both alike.
     """
     sizes, device = Sizes(**request["sizes"]), parallel.local_device(torch.device(request["device"]))
     whole = [images(sizes, Layout(), str(device), seed) for seed in (0, 1)]
@@ -109,7 +109,7 @@ def _bytes(method: Method, batch: Any, meta_batch: Any) -> dict[str, int]:
 
 
 def _seconds(method: Method, batch: Any, meta_batch: Any, device: str) -> tuple[float, float]:
-    """Of a step, averaged over a period: on the clock, and of this process on the processor."""
+    """Seconds of a step, averaged over a period: wall-clock time, and processor time of this process."""
     synchronize(device)
     start, start_processor = time.perf_counter(), time.process_time()
     for _ in range(_PERIOD):
@@ -124,7 +124,7 @@ def _method(name: str, device: torch.device) -> Method:
 
 
 def _launch(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Start the workers on this machine; what the first one found."""
+    """Start the workers on this machine; return what the first one found."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

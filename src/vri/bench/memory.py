@@ -1,4 +1,4 @@
-"""Memory of a step, and how the peak is taken."""
+"""Memory of a step, and how the peak is measured."""
 
 import gc
 import sys
@@ -24,14 +24,14 @@ from vri.bench.timing import (
 from vri.core.checks import Batch
 from vri.methods import Method
 
-# For glibc: a block of 64 KiB or more then comes from the system and goes back to it when it is freed, so the
-# resident set is what is in use, not what the allocator holds back; one arena keeps threads from pools of their
-# own. Elsewhere these names mean nothing.
+# For glibc: blocks of 64 KiB or more then come from the system and go back to it when they are freed, so the resident
+# set is what is in use, not what the allocator holds back; with one arena, threads have no separate pools. Elsewhere
+# these names have no effect.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
 def measure_memory(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
-    """Peak memory of a step of ResNet-32 over what was held before it, each time in a fresh process."""
+    """Peak memory of a step of ResNet-32 above what was held before it, each time in a fresh process."""
     names = [CE, "jvp", "finite_difference", "backprop", "defaults"]
     used: Samples = {name: [] for name in names}
     for _ in range(sizes.memory_runs):
@@ -47,14 +47,14 @@ def measure_memory(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[s
 
 
 def peak_of_a_step(request: Mapping[str, Any]) -> int:
-    """Bytes that steps of one variant take; for a process of its own."""
+    """Bytes that steps of one variant take; runs in its own process."""
     device, sizes = request["device"], Sizes(**request["sizes"])
     batches = [images(sizes, Layout(), device, seed) for seed in (0, 1)]
     return peak_of_steps(lambda: resnet_method(request["name"], Layout(), device), batches, sizes.memory_steps, device)
 
 
 def peak_of_steps(build: Callable[[], Method], batches: Sequence[Batch], steps: int, device: str) -> int:
-    """Bytes that steps of a method take; the state of its optimizers counts."""
+    """Bytes that steps of a method take, including the state of its optimizers."""
     method, another = build(), build()
     with torch_warnings_ignored():
         another.step(*(tuple(part[:4] for part in batch) for batch in batches))  # makes torch load its kernels
@@ -67,7 +67,7 @@ def peak_of_steps(build: Callable[[], Method], batches: Sequence[Batch], steps: 
 
 
 def start_peak(device: str) -> int:
-    """Forget the peak so far; the bytes held now."""
+    """Reset the peak; return the bytes held now."""
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)

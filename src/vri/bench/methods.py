@@ -34,16 +34,16 @@ EVERY_STEP = ", at every step"  # a meta-learning method whose networks are upda
 def measure_methods(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """Seconds and peak memory of a step of ResNet-32, cross-entropy = 1, each method with its own defaults.
 
-    Times are averages over ten steps, so that a method that updates its networks at every second one is seen as it
-    is. Methods that learn by meta gradients have a second row with an update at every step and without the clean
-    gradient, for comparing like with like.
+    Times are averages over ten steps, since some methods update their networks only at every second one. Methods that
+    learn by meta gradients have a second row with an update at every step and without the clean gradient, to compare
+    like with like.
     """
     names = variants()
     seconds: Samples = {}
-    for name in tqdm(names, "time", leave=False, disable=None):  # a bar only where somebody looks on
+    for name in tqdm(names, "time", leave=False, disable=None):  # a bar only on a terminal
         if name == CE:
             continue
-        # in pairs with cross-entropy: all at once would not fit into memory, nor into the patience of anyone
+        # in pairs with cross-entropy: all at once would not fit into memory and would take too long
         batch, meta_batch = _batches(sizes, device)
         pair = {CE: build(CE, device), name: build(name, device)}
         with torch_warnings_ignored():
@@ -87,13 +87,13 @@ def build(name: str, device: str) -> Method:
 
 
 def _batches(sizes: Sizes, device: str) -> tuple[Batch, Batch]:
-    """A noisy batch with the numbers of its samples, and a clean one."""
+    """A noisy batch with the numbers of its samples, and a trusted one."""
     inputs, labels = images(sizes, Layout(), device)
     return (inputs, labels, torch.arange(len(labels), device=device)), images(sizes, Layout(), device, seed=1)
 
 
 def peak_of_a_method(request: Mapping[str, Any]) -> int:
-    """Bytes that steps of one method take; for a process of its own."""
+    """Bytes that steps of one method take; runs in its own process."""
     device, sizes = request["device"], Sizes(**request["sizes"])
     steps = max(2, sizes.memory_steps)
     return peak_of_steps(lambda: build(request["name"], device), _batches(sizes, device), steps, device)

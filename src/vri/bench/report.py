@@ -36,7 +36,7 @@ class Bar:
 class Measurement:
     """One measurement: the median of its samples, and all of them; without samples, `note` says why."""
 
-    heading: str  # under which it stands
+    heading: str  # of its table
     name: str
     samples: list[float]
     unit: str = ""
@@ -50,7 +50,7 @@ class Measurement:
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """First and third quartile, where there is more than one sample."""
+        """First and third quartile, if there is more than one sample."""
         if len(self.samples) < 2:
             return None
         low, _, high = quantiles(self.samples, n=4, method="inclusive")
@@ -58,13 +58,13 @@ class Measurement:
 
     @property
     def met(self) -> bool | None:
-        """Whether the value reaches the bar; None where there is no bar. What wasn't measured doesn't."""
+        """Whether the value reaches the bar; None if there is no bar. A missing value doesn't."""
         return None if self.bar is None else self.value is not None and self.bar.met(self.value)
 
 
 @dataclass
 class Report:
-    """All measurements, what they were taken on, and the raw times and sizes they come from."""
+    """All measurements, the machine, and the raw times and sizes they come from."""
 
     machine: dict[str, Any]
     settings: dict[str, Any]
@@ -124,7 +124,7 @@ def format_table(report: Report) -> str:
 
 
 def describe_machine(device: str) -> dict[str, Any]:
-    """What the numbers were taken on."""
+    """The machine and the versions."""
     machine: dict[str, Any] = {
         "processor": _processor(),
         "cores": os.cpu_count(),

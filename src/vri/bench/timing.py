@@ -1,4 +1,4 @@
-"""Time of a step for `vri bench`: against plain cross-entropy, and where it goes when the networks cost little."""
+"""Time of a step for `vri bench`: relative to plain cross-entropy, and where it goes when the networks cost little."""
 
 import json
 import os
@@ -26,7 +26,7 @@ CE = "cross-entropy"
 Options = Mapping[str, Any]
 Samples = dict[str, list[float]]
 
-# Everything that changes the cost is written out, so that a new default can't move these rows.
+# Everything that changes the cost is written out, so that a new default can't change these rows.
 _PAPER: dict[str, Any] = {"hypergradient": "jvp", "samples": 1, "meta_every": 1, "clean_weight": 0.0}
 VARIANTS: dict[str, Options | None] = {  # None: plain cross-entropy
     CE: None,
@@ -64,7 +64,7 @@ class Sizes:
     rounds: int = 15  # of single steps
     periods: int = 4  # of PERIOD steps
     extra_rounds: int = 5  # in the other layouts; 0 leaves them out
-    budget: float = 18.0  # seconds per table, after which no more rounds are begun: a slow machine takes fewer
+    budget: float = 18.0  # seconds per table, after which no round starts: a slow machine takes fewer
     memory_runs: int = 2
     memory_steps: int = 3
     overhead_steps: int = 200
@@ -107,14 +107,14 @@ def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
 
 
 def other_layout(request: Mapping[str, Any]) -> Samples:
-    """Times in another layout; apart, as a CPU on which torch's bfloat16 kernels crash ends the process."""
+    """Times in another layout, in a separate process, since torch's bfloat16 kernels crash on some CPUs."""
     sizes, layout = Sizes(**request["sizes"]), Layout(**request["layout"])
     names = [CE, "jvp", "finite_difference", "backprop"]
     return _take_turns(names, layout, sizes, request["device"], sizes.extra_rounds, 1)
 
 
 def in_a_fresh_process(function: str, request: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Any:
-    """Call "module:function" with `request` in a new process; what both sides say is JSON."""
+    """Call "module:function" with `request` in a new process; request and result are JSON."""
     module, name = function.split(":")
     code = f"import json, sys; from {module} import {name}; print(json.dumps({name}(json.loads(sys.argv[1]))))"
     command = [sys.executable, "-c", code, json.dumps(request)]
@@ -158,8 +158,8 @@ def alternate(
 ) -> Samples:
     """Seconds per call of each side, one number per round: they take turns after each of its `steps` calls.
 
-    One call of each comes first and isn't counted. After `budget` seconds the last round is finished, the
-    second at the earliest.
+    One call of each comes first and isn't counted. After `budget` seconds the current round is the last; there are at
+    least two.
     """
 
     def timed(call: Callable[[], object]) -> float:
@@ -178,7 +178,7 @@ def alternate(
             break
         spent = dict.fromkeys(names, 0.0)
         for _ in range(steps):
-            first = turn % len(names)  # another one begins each time: none always follows the same
+            first = turn % len(names)  # a different one starts each time, so none always follows the same one
             for name in names[first:] + names[:first]:
                 spent[name] += timed(sides[name])
             turn += 1
@@ -188,7 +188,7 @@ def alternate(
 
 
 def ratios(seconds: Samples, name: str, reference: str) -> list[float]:
-    """Of two variants, one number per round."""
+    """Ratios of two variants, one number per round."""
     return [a / b for a, b in zip(seconds[name], seconds[reference], strict=True)]
 
 
@@ -225,14 +225,14 @@ REST = "everything else"
 
 
 class _Clocks:
-    """Time spent in named parts of a step; while one runs inside another, the outer one's clock stands."""
+    """Time spent in named parts of a step; while one runs inside another, the outer clock is paused."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stack, self._since = [REST], time.perf_counter()
 
     def read(self) -> Mapping[str, float]:
-        """What has gathered since the last call."""
+        """Times since the last call."""
         self._charge()
         gathered, self._seconds = self._seconds, defaultdict(float)
         return gathered
@@ -311,7 +311,7 @@ def _profile(method: Method, batch: Batch, meta_batch: Batch, steps: int, device
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For work too small to divide, which on a busy machine would only wait for its other threads."""
+    """One thread: for work too small to divide, which on a busy machine would only wait for other threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -321,14 +321,14 @@ def one_thread() -> Iterator[None]:
 
 
 def synchronize(device: str) -> None:
-    """Wait for the device, before the clock is read."""
+    """Wait for the device before reading the clock."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 
 
 @contextmanager
 def torch_warnings_ignored() -> Iterator[None]:
-    """Torch's first tangent pass warns of its own use of torch.jit.script."""
+    """Torch's first tangent pass warns about its own use of torch.jit.script."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", DeprecationWarning)
         yield

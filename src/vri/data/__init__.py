@@ -43,8 +43,8 @@ def load(name: str, root: Root = None) -> ImageData:
 
     Args:
         name: name of the data set.
-        root: folder to look in first for its files, then in $VRI_DATA and ~/.cache/vri, in each also in the
-            subfolder with the name of the data set.
+        root: folder to look in first; $VRI_DATA and ~/.cache/vri come next. In each, the subfolder with the name of the
+            data set is tried too.
     """
     if name in FILE_DATASETS:
         raise ValueError(f"{name} is too large for memory: expected load_files({name!r}), which reads image by image")

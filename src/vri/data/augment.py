@@ -1,7 +1,7 @@
-"""Augmentation of small images in memory, a whole batch at a time on the device the images are on.
+"""Augmentation of small images in memory, a whole batch at a time, on the images' device.
 
-Images are uint8, n x channels x height x width. Random choices are made on the CPU, from the generator given,
-and then moved: the same generator state gives the same images on every device.
+Images are uint8, n x channels x height x width. Random choices are made on the CPU, from the given generator, and then
+moved to the device: the same generator state gives the same images on every device.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch import Tensor
 from vri.data import image_operations as op
 
 MAGNITUDES = 30  # the scale of RandAugment's magnitude
-FILL = 128  # what shows where a moved image leaves the frame
+FILL = 128  # pixel value where a moved image leaves the frame
 
 # The operations of Cubuk et al. (2020), ordered by how they are computed: those of one kind run together.
 _GEOMETRIC = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
@@ -32,7 +32,7 @@ _BITS = 4  # dropped
 
 
 def random_crop(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Pad each image by reflection and cut its own random window of the old size out of it."""
+    """Pad each image by reflection and cut out a random window of the original size, a different one for each."""
     _check_images(x)
     _check_padding(x, padding)
     return _crop(x, *_draw_crop(len(x), padding, generator), padding)
@@ -48,16 +48,16 @@ def random_flip(x: Tensor, generator: torch.Generator) -> Tensor:
 def rand_augment(
     x: Tensor, generator: torch.Generator, operations: int = 2, magnitude: float = 9, fill: int = FILL
 ) -> Tensor:
-    """Apply random operations to each image, each image its own: RandAugment, Cubuk et al. (2020).
+    """Apply random operations, drawn separately for each image: RandAugment, Cubuk et al. (2020).
 
-    Geometric operations that follow one another are one sampling by the product of their matrices, so that
-    what the first would move out of the frame the second can move back in.
+    Consecutive geometric operations become one sampling by the product of their matrices, so the second can move back
+    what the first moved out of the frame.
 
     Args:
         x: images with one or three channels.
         generator: on the CPU.
         operations: how many per image, drawn with replacement from `OPERATIONS`.
-        magnitude: how strong, 0 to 30; its sign is random where an operation has one.
+        magnitude: how strong, 0 to 30; its sign is random for operations that have one.
         fill: value of pixels from outside the image.
     """
     _check_images(x, channels=(1, 3))
@@ -68,9 +68,9 @@ def rand_augment(
 
 
 def apply_operations(x: Tensor, chosen: Tensor, negative: Tensor, magnitude: float, fill: int = FILL) -> Tensor:
-    """Apply to image i the operations chosen[i, 0], chosen[i, 1], ...: places in `OPERATIONS`, n x k.
+    """Apply to image i the operations chosen[i, 0], chosen[i, 1], ...: indices into `OPERATIONS`, n x k.
 
-    `negative`, n x k, is 1 where the sign of the magnitude is turned. Both are on the CPU.
+    `negative`, n x k, is 1 where the magnitude is negated. Both are on the CPU.
     """
     level = magnitude / MAGNITUDES
     matrices = _matrices(level, *x.shape[2:])[chosen, negative]  # n x k x 3 x 3
@@ -119,8 +119,8 @@ class Augment:
     evaluation.
 
     Attributes:
-        mean: one number, or one per channel, on the scale of [0, 1]: subtracted last; () subtracts nothing.
-        std: likewise; divides last, () by nothing.
+        mean: one number, or one per channel, on the scale of [0, 1]: subtracted at the end; () subtracts nothing.
+        std: likewise; the divisor at the end; () doesn't divide.
         crop: reflection padding of `random_crop`; 0 crops nothing.
         flip: whether images are mirrored at random.
         rand_augment: operations per image, after crop and flip; 0 for none.
@@ -181,14 +181,14 @@ def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: to
 def _crop(x: Tensor, top: Tensor, left: Tensor, padding: int, flipped: Tensor | None = None) -> Tensor:
     """Cut out the windows that begin at (top, left) of the padded images, mirrored where `flipped` is 1.
 
-    A row of pixels with its mirror image on both sides holds, in one piece, each of its windows and each
-    window's mirror image: bytes are copied a window at a time, three times as fast as pixel by pixel.
+    A row of pixels with its mirror image on both sides contains every window and every window's mirror image as one
+    contiguous piece. So bytes are copied a window at a time, three times as fast as pixel by pixel.
     """
     n, channels, height, width = x.shape
     mirrored = x.flip(3)
     lines = x.new_empty(n, channels, height, 3 * width - 2)
     lines[..., :width] = mirrored
-    lines[..., width - 1 : 2 * width - 1] = x  # the outermost pixels are shared, as reflection wants it
+    lines[..., width - 1 : 2 * width - 1] = x  # reflection shares the outermost pixels
     lines[..., 2 * width - 2 :] = mirrored
 
     rows, columns = _window_starts(height, width, padding)
@@ -203,7 +203,7 @@ def _crop(x: Tensor, top: Tensor, left: Tensor, padding: int, flipped: Tensor | 
 def _window_starts(height: int, width: int, padding: int) -> tuple[Tensor, Tensor]:
     """Where in an image of lines its windows begin: each row for each top, and each left, then again mirrored.
 
-    2 padding + 1 x height and 4 padding + 2 x 1; kept, as computing them takes longer than the crop.
+    2 padding + 1 x height and 4 padding + 2 x 1; cached, since computing them takes longer than the crop.
     """
     row = (torch.arange(-padding, height + padding)).abs()
     row = torch.where(row < height, row, 2 * (height - 1) - row).unfold(0, height, 1)
@@ -277,7 +277,7 @@ _TABLES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {  # images, fac
 def _matrices(level: float, height: int, width: int) -> Tensor:
     """From a pixel of the result to its source, for each operation and sign: 14 x 2 x 3 x 3.
 
-    Rotation is about the centre; shearing leaves the upper left corner where it is.
+    Rotation is about the centre; shearing keeps the upper left corner in place.
     """
     found = torch.eye(3).repeat(len(OPERATIONS), 2, 1, 1)
     for negative, sign in enumerate((1, -1)):

@@ -1,4 +1,4 @@
-"""Batches whose order is a pure function of seed and epoch: a run goes on anywhere with no state to save."""
+"""Batches whose order is a pure function of seed and epoch: a run can resume anywhere without saved state."""
 
 import random
 import signal
@@ -16,9 +16,9 @@ from vri.core import share
 from vri.core.checks import to_device
 from vri.core.randomness import derive_seed, seeded
 
-# A tuple of tensors (inputs, labels, ...), or anything with a length that gives (inputs, labels) by index.
+# A tuple of tensors (inputs, labels, ...), or anything with a length that returns (inputs, labels) by index.
 Data = tuple[Any, ...] | Dataset[Any] | Sequence[Any]
-# What happens to the inputs of a batch, given its own seed.
+# A function of the inputs of a batch and the batch's own seed.
 Transform = Callable[[Any, int], Any]
 
 _TRANSFORMS = 0  # derives the seeds of transforms, beside those of epochs (epoch,) and samples (epoch, sample)
@@ -27,7 +27,7 @@ _READ_AT_MOST = 100_000  # samples that `read_labels` goes through one by one
 
 @dataclass(frozen=True)
 class _Place:
-    """One batch: where it stands, and what it has."""
+    """One batch: its position and its samples."""
 
     epoch: int
     number: int  # in its epoch
@@ -37,27 +37,26 @@ class _Place:
 class Batches:
     """Batches (inputs, labels, ...) of a data set, reshuffled every epoch.
 
-    Tensors are indexed a whole batch at a time. Other data sets go through a `DataLoader`; whatever is random
-    in them draws the same for the same (seed, epoch, sample), wherever a run resumes and whichever worker
-    does it.
+    Tensors are indexed a whole batch at a time. Other data sets go through a `DataLoader`; their random transforms draw
+    the same for the same (seed, epoch, sample), wherever a run resumes and whichever loading process does it.
 
     Args:
         dataset: a tuple of tensors (in place of a tensor also a tuple or dict of them), a `TensorDataset`, a
             `Subset` of one, or any map-style data set.
         batch_size: samples per batch; a smaller data set is one batch.
         seed: of order and random transforms.
-        drop_last: whether a last, partial batch is left out; by default only if it has a single sample (divided: fewer
-            than two for each process), on which BatchNorm fails.
+        drop_last: whether a last, partial batch is skipped; by default only if it has a single sample (divided: fewer
+            than two for each worker), on which BatchNorm fails.
         shuffle: False keeps the order of the data set.
         num_workers: processes that load a data set which isn't in memory.
         device: where the batches go; by default they stay where the data is.
         transform: applied as ``transform(inputs, seed)`` to the inputs of each batch of a data set in memory,
-            on the device, with a seed of its own for each epoch and place in it: a resumed run draws the same.
-        views: several transforms instead of one, for methods that look at a sample more than once: the inputs are then
-            a tuple, one for each. A data set that isn't in memory gives as many draws of its own random transforms.
+            on the device, with a separate seed for each batch of each epoch: a resumed run draws the same.
+        views: several transforms instead of one, for methods that need several views of a sample: the inputs are then a
+            tuple, one per view. A data set that isn't in memory is read as often, with new random transforms.
         with_index: whether each batch ends with the samples' numbers, int64.
-        divide: whether each process of a parallel training takes only its equal share of every batch; `batch_size` is
-            that of all together. What is left of a last batch after dividing is left out.
+        divide: whether each worker takes only its equal share of every batch; `batch_size` counts the samples of all
+            workers together. The remainder of a last batch that can't be divided is skipped.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Batches:
                 f"transform was given for a {type(dataset).__name__}, expected a data set in memory (a tuple of "
                 "tensors or a TensorDataset); let the samples of the data set be transformed by itself"
             )
-        self._rows: Tensor | None = None  # of the tensors, where the data set is a part of them
+        self._rows: Tensor | None = None  # of the tensors, if the data set is a subset
         if isinstance(dataset, Subset) and self._tensors is not None:
             self._rows = torch.as_tensor(dataset.indices, dtype=torch.int64)
         self.size = length(dataset)
@@ -116,11 +115,11 @@ class Batches:
         return self._load(islice(self._indices(epoch, start), max(len(self) - start, 0)))
 
     def endless(self, start: int = 0) -> Iterator[Any]:
-        """Epoch after epoch without an end, from batch number `start` of the first epoch on."""
+        """Epoch after epoch, endlessly, from batch number `start` of the first epoch on."""
         return self._load(self._indices(*divmod(start, len(self))))
 
     def _indices(self, first: int, start: int) -> Iterator[_Place]:
-        """Epoch, place in it and sample numbers of each batch, endlessly."""
+        """Epoch, number within it and sample numbers of each batch, endlessly."""
         for epoch in count(first):
             order = self.order(epoch)
             for number in range(start if epoch == first else 0, len(self)):
@@ -166,7 +165,7 @@ class Batches:
 
         loader: DataLoader[Any] = DataLoader(
             SeededItems(self._dataset, self.with_index, max(len(self._views), 1)),
-            batch_sampler=keys(),  # any iterable does, an endless one too
+            batch_sampler=keys(),  # may be any iterable, even an endless one
             num_workers=self.num_workers,
             collate_fn=default_collate,
             pin_memory=self.device is not None and self.device.type == "cuda",
@@ -178,7 +177,7 @@ class Batches:
 
 
 class SeededItems(Dataset[Any]):
-    """A data set whose random transforms depend on the seed that comes with the index, and only on it."""
+    """A data set whose random transforms depend only on the seed that comes with the index."""
 
     def __init__(self, dataset: Any, with_index: bool = False, views: int = 1) -> None:
         self.dataset, self.with_index, self.views = dataset, with_index, views
@@ -191,7 +190,7 @@ class SeededItems(Dataset[Any]):
 
     def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[Any]:
         """The samples of a batch, each from an (index, seed)."""
-        # Transforms know only the global generators: borrow all three and give them back.
+        # Transforms use only the global generators: borrow all three and restore them.
         python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
         try:
             with seeded(0, torch.device("cpu")):
@@ -244,13 +243,13 @@ def take(dataset: Data, rows: Tensor) -> Data:
     if isinstance(dataset, tuple):
         part: tuple[Any, ...] = _take(dataset, rows)
         return part
-    if isinstance(dataset, Subset):  # not a part of a part, which would no longer be in memory
+    if isinstance(dataset, Subset):  # not a subset of a subset, which would no longer count as in memory
         return Subset(dataset.dataset, torch.as_tensor(dataset.indices, dtype=torch.int64)[rows].tolist())
     return Subset(cast("Dataset[Any]", dataset), rows.tolist())
 
 
 def read_labels(dataset: Data, go_through: bool = False) -> Tensor | None:
-    """All labels of a data set, or None where that is not cheap.
+    """All labels of a data set, or None if they are not cheap to read.
 
     Taken from the tensors, or from `targets` or `labels`; `go_through` reads every sample of a data set
     without them, if it isn't large.
@@ -263,7 +262,7 @@ def read_labels(dataset: Data, go_through: bool = False) -> Tensor | None:
         labels = None if all_labels is None else all_labels[rows]
     elif tensors is not None:
         labels = tensors[1] if len(tensors) > 1 else None
-    elif getattr(dataset, "target_transform", None) is None:  # else the samples' labels are others
+    elif getattr(dataset, "target_transform", None) is None:  # else the samples' labels differ
         labels = getattr(dataset, "targets", getattr(dataset, "labels", None))
     found = _as_labels(labels, length(dataset))
     if found is None and tensors is None and go_through and length(dataset) <= _READ_AT_MOST:

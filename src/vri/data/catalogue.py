@@ -26,7 +26,7 @@ def entry(name: str) -> Entry:
 
 
 def check(name: str, root: Root = None) -> list[FileCheck]:
-    """Check the files of a data set one by one; where `root` is given, only those in it."""
+    """Check the files of a data set one by one; if `root` is given, only those in it."""
     found = entry(name)
     if root:
         check_root(root, name)
@@ -34,7 +34,7 @@ def check(name: str, root: Root = None) -> list[FileCheck]:
 
 
 def get(name: str, root: Root = None, say: Say = print) -> str:
-    """Fetch a data set, if it is not there yet, into `root`, by default $VRI_DATA or ~/.cache/vri.
+    """Fetch a data set into `root`, by default $VRI_DATA or ~/.cache/vri, if it is not there yet.
 
     Returns:
         Where it came from.

@@ -33,14 +33,14 @@ def download(url: str, target: Path, md5: str | None = None, *, timeout: float =
     Args:
         url: where to fetch from, http or https.
         target: the file to write.
-        md5: checksum of the file; where it is not given, only the length is checked.
+        md5: checksum of the file; if not given, only the length is checked.
         timeout: seconds to wait for an answer.
     """
     part = target.with_name(target.name + ".part")
     resumed = part.exists()
     _fetch(url, part, timeout)
     if resumed and md5 is not None and file_md5(part) != md5:
-        part.unlink()  # its beginning may have been that of another file
+        part.unlink()  # its beginning may have come from another file
         _fetch(url, part, timeout)
     if md5 is not None and (found := file_md5(part)) != md5:
         part.unlink()
@@ -55,7 +55,7 @@ def file_md5(path: Path) -> str:
 
 
 def check_unpacked(path: Path, expected: str) -> str:
-    """Stop when what a gzip file unpacks to has another sha256."""
+    """Raise an error if the unpacked content of a gzip file has a different sha256."""
     with gzip.open(path) as file:
         found = hashlib.sha256(file.read()).hexdigest()
     if found != expected:
@@ -64,9 +64,9 @@ def check_unpacked(path: Path, expected: str) -> str:
 
 
 def extract(archive: Path, folder: Path) -> None:
-    """Unpack a tar file into `folder`; a member that would leave it, or is no file or folder, is refused.
+    """Unpack a tar file into `folder`; refuse a member that would leave it, or is not a file or folder.
 
-    All members are looked at before the first is written.
+    All members are checked before the first is written.
     """
     try:
         with tarfile.open(archive) as tar:
@@ -86,13 +86,13 @@ def extract(archive: Path, folder: Path) -> None:
 def workspace(root: Path, name: str) -> Iterator[tuple[Path, Path]]:
     """A folder for downloads and one for the data set to be built, on the disk of `root`.
 
-    The first outlives a failure, so that downloads can go on; the second never does. After success both go.
+    The first survives a failure, so that downloads can resume; the second never does. After success both are removed.
     """
     existed = root.exists()
     downloads = root / ".partial" / name
     new = downloads / "new"
     try:
-        shutil.rmtree(new, ignore_errors=True)  # left where a process was killed
+        shutil.rmtree(new, ignore_errors=True)  # left over if a process was killed
         new.mkdir(parents=True)
         yield downloads, new
         shutil.rmtree(downloads)
@@ -106,12 +106,12 @@ def workspace(root: Path, name: str) -> Iterator[tuple[Path, Path]]:
     finally:
         shutil.rmtree(new, ignore_errors=True)
         for folder in (downloads, downloads.parent, *([] if existed else [root])):
-            with suppress(OSError):  # gone already, or not empty: it holds a partial download
+            with suppress(OSError):  # already gone, or not empty: it holds a partial download
                 folder.rmdir()
 
 
 def demand(checks: Iterable[FileCheck], source: str) -> None:
-    """Stop when a file that was just fetched is not as it should be."""
+    """Raise an error if a file that was just fetched is damaged."""
     for check in checks:
         if not check.ok:
             reason = f" ({check.reason})" if check.reason else ""
@@ -119,7 +119,7 @@ def demand(checks: Iterable[FileCheck], source: str) -> None:
 
 
 def install(new: Path, target: Path) -> None:
-    """Move a finished folder or file to its place; of a folder that is there, files of the same name are replaced."""
+    """Move a finished folder or file into place; in an existing folder, files of the same name are replaced."""
     if new.is_dir() and target.is_dir():
         for file in new.iterdir():
             file.replace(target / file.name)
@@ -141,7 +141,7 @@ def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
 
 
 def _fetch(url: str, part: Path, timeout: float) -> None:
-    """Bring the file `part` to the full length of `url`."""
+    """Download the rest of `url` into the file `part`."""
     have = part.stat().st_size if part.exists() else 0
     request = Request(url, headers={"User-Agent": "vri", **({"Range": f"bytes={have}-"} if have else {})})
     try:
@@ -158,7 +158,7 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
         raise DownloadError(f"{url} cannot be reached ({getattr(error, 'reason', error)})") from error
     with response:
         if response.status != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-            have = 0  # the server sends all of it
+            have = 0  # the server sends the whole file
         length = response.headers.get("Content-Length")
         total = have + int(length) if length else None
         bar = tqdm(
@@ -174,7 +174,7 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
 
 
 def _chunks(url: str, response: HTTPResponse) -> Iterator[bytes]:
-    """Read to the end; unlike an error of the disk, one of the network becomes a `DownloadError`."""
+    """Read to the end; network errors become a `DownloadError`, disk errors don't."""
     try:
         while chunk := response.read(_CHUNK):
             yield chunk

@@ -19,11 +19,11 @@ _SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True, eq=False)
 class FileData:
-    """Image files in their parts; those the data set doesn't have are None.
+    """Image files by part; parts that the data set doesn't have are None.
 
     Attributes:
         name: name of the data set.
-        train: samples with labels as they come, some of them wrong.
+        train: samples with the given labels, some of them wrong.
         clean: samples with trusted labels, for the methods that use them; none of them is in `train`.
         validation: samples to choose settings on.
         test: samples to measure accuracy on.
@@ -45,10 +45,10 @@ class FileData:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesEntry(Entry):
-    """A data set of image files that its authors hand out.
+    """A data set of image files that its authors distribute.
 
     Attributes:
-        marks: paths one of which its folder has.
+        marks: paths; its folder contains at least one of them.
         read: reads the lists in its folder.
         look: checks the files in its folder.
     """
@@ -63,11 +63,11 @@ class FilesEntry(Entry):
         return next((f for f in places if any((f / mark).exists() for mark in self.marks)), None)
 
     def load(self, root: Root = None) -> FileData:
-        """Read the lists; where they are not found, the reader says what it misses in the first folder."""
+        """Read the lists; if they are not found, the reader says what is missing from the first folder."""
         return self.read(self.find(root) or self._first(root))
 
     def check(self, root: Root = None) -> list[FileCheck]:
-        """Check the lists, and whether the images are there."""
+        """Check the lists, and that the images exist."""
         return self.look(self.find(root, only_root=True) or self._first(root))
 
     def _first(self, root: Root) -> Path:
@@ -84,15 +84,14 @@ def image_folder(
 ) -> FileData:
     """Read a folder with one folder of images per class: ``root/class/image.jpg``.
 
-    Hidden files and files that are no images by their name are passed over. Folders inside a class are not
-    looked into.
+    Hidden files, and files whose names are not those of images, are ignored. So are folders inside a class.
 
     Args:
         root: folder of the noisy training images; its folders, sorted by name, are the classes.
         clean: folder of trusted images, in the same form; its classes must be among those of `root`.
-        validation: likewise, to choose settings on.
-        test: likewise, to measure accuracy on.
-        prepare: how an image becomes a tensor; its random cuts are made on `root` and `clean`.
+        validation: likewise, for choosing settings.
+        test: likewise, for measuring accuracy.
+        prepare: how an image becomes a tensor; its random cuts apply to `root` and `clean`.
     """
     root = Path(root)
     class_names = _class_folders(root)
@@ -112,18 +111,18 @@ def manifest(
     prepare: Preparation | None = None,
     check_files: bool = True,
 ) -> FileData:
-    """Read a CSV file in UTF-8 with the columns path, label and, if wanted, trusted and split.
+    """Read a CSV file in UTF-8 with the columns path, label and, optionally, trusted and split.
 
-    ``trusted`` is true or false (also 1 or 0, yes or no): trusted training rows become the clean set. ``split`` is
-    train, validation or test; without it all rows are for training. Other columns are passed over.
+    ``trusted`` is true or false (also 1 or 0, yes or no): trusted training rows become the trusted set. ``split`` is
+    train, validation or test; without it all rows are for training. Other columns are ignored.
 
     Args:
         csv_path: the file.
-        root: folder that relative paths begin from, and that no path may leave; that of the CSV file by default.
+        root: folder that relative paths start from and no path may leave; by default that of the CSV file.
         class_names: the classes in the order of their numbers; by default the labels of the file, sorted (by
             value if all are whole numbers).
-        prepare: how an image becomes a tensor; its random cuts are made on training and clean images.
-        check_files: make sure that all images are there; a million take some seconds.
+        prepare: how an image becomes a tensor; its random cuts apply to training and trusted images.
+        check_files: check that all images exist; a million take some seconds.
     """
     csv_path = Path(csv_path)
     root = csv_path.parent if root is None else Path(root)
@@ -216,7 +215,7 @@ def _read_rows(csv_path: Path, root: Path) -> tuple[list[_Row], bool]:
         raise DatasetMissing(f"root is {root}, which is no folder; expected the one that the paths begin from")
     rows = []
     try:
-        with csv_path.open(encoding="utf-8-sig", newline="") as file:  # utf-8-sig passes over a byte order mark
+        with csv_path.open(encoding="utf-8-sig", newline="") as file:  # utf-8-sig skips a byte order mark
             reader = csv.DictReader(file, strict=True)
             reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or []]
             _check_columns(csv_path, reader.fieldnames)
@@ -265,7 +264,7 @@ def _read_row(where: str, line: int, cells: dict[str, str | None], root: Path) -
         problem = f"trusted is {trusted!r}; expected one of {', '.join(_TRUSTED)}"
     elif split.lower() not in _SPLITS:
         problem = f"split is {split!r}; expected one of {', '.join(_SPLITS)}"
-    # Lexically: what links inside the root point to is its owner's affair.
+    # Lexically: where links inside the root lead is up to its owner.
     elif leaves_root(inside := os.path.relpath(os.path.join(root, path), root)):
         problem = f"path {path!r} leaves the root {root}; expected a file under it"
     else:
@@ -292,7 +291,7 @@ def _check_parts(csv_path: Path, parts: dict[str, list[_Row]], has_trusted: bool
     seen: dict[str, _Row] = {}
     for row in (row for rows in parts.values() for row in rows):
         other = seen.setdefault(row.path, row)
-        if other.part != row.part:  # a leak from one part into another
+        if other.part != row.part:  # would leak from one part into another
             raise ValueError(
                 f"{csv_path}: {row.path} is in line {other.line} ({other.part}) and line {row.line} ({row.part}); "
                 "expected an image in one part only: remove one of the rows"

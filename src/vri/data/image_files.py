@@ -1,4 +1,4 @@
-"""Labelled image files as a data set: each is read, cut to size and turned into a tensor when it is asked for."""
+"""Labelled image files as a data set: each is read, cut to size and turned into a tensor on demand."""
 
 import copy
 import warnings
@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 
 from vri.data.images import to_float
 
-# Random cuts draw from torch's global generator, the only one a data set can know; `vri.data.batches` seeds it for
-# each sample and gives it back.
+# Random cuts draw from torch's global generator, the only one a data set has access to; `vri.data.batches` seeds it for
+# each sample and restores it.
 
 _AREA = (0.08, 1.0)  # share of the image that a random resized crop shows, as usual for ImageNet
 _RATIO = (3 / 4, 4 / 3)  # its width over its height
@@ -28,9 +28,9 @@ class Preparation:
 
     Attributes:
         size: side of the square that comes out.
-        resize: the shorter side is brought to this length before the square is cut out.
-        keep_ratio: False brings both sides to `resize`, so that the picture is squeezed and nothing of it lost.
-        augment: what is random in training: a name in `AUGMENTATIONS`.
+        resize: the shorter side is resized to this length before the square is cut out.
+        keep_ratio: False resizes both sides to `resize`: the picture is distorted, but nothing is cut off.
+        augment: random augmentation in training: a name in `AUGMENTATIONS`.
         mean: subtracted from each channel on the scale of [0, 1]; ImageNet's by default.
         std: each channel is divided by it; ImageNet's by default.
         on_broken: "raise" stops at a file that can't be read; "skip" takes the next readable sample instead.
@@ -70,23 +70,22 @@ class BrokenImage(ValueError):
 class ImageFiles(Dataset[tuple[Tensor, int]]):
     """Image files with their labels: sample i is (float tensor of 3 x size x size, label).
 
-    Images become RGB (transparency is dropped, 16 bits become 8) and stand as their EXIF orientation says, which is
-    how people saw them when they labelled them.
+    Images become RGB (transparency is dropped, 16 bits become 8) and are rotated as their EXIF orientation says, which
+    is how people saw them when they labelled them.
 
     Paths are kept in one block of bytes: a million of 40 letters take 48 MB, which worker processes share, and
     the labels 8 MB.
 
-    With ``on_broken="skip"`` a broken sample gives way to the next readable one, with that one's label. Each broken
-    file is warned of once and listed in `broken`, also where worker processes found it. A sample's number
-    then is not always its own: to find wrong labels or to follow single samples, leave the files out that
-    `scan` names.
+    With ``on_broken="skip"`` the next readable sample, with its own label, replaces a broken one. There is one warning
+    for each broken file, and `broken` lists it, even if a loading process found it. A sample's number may then belong
+    to another sample: to find wrong labels or to follow single samples, leave out the files that `scan` names.
 
     Args:
-        root: folder that the paths begin from.
+        root: folder that the paths start from.
         paths: of the images, relative to `root`.
         labels: class of each image.
         prepare: how an image becomes a tensor.
-        training: whether its random cuts are made; without, the square is the middle of the image.
+        training: whether to cut randomly; otherwise the square is the middle of the image.
 
     Attributes:
         targets: the labels, a list; change them here to give samples other labels.
@@ -114,7 +113,7 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         self._is_broken = self._none_broken()
 
     def changed(self, *, training: bool | None = None, **preparation: Any) -> "ImageFiles":
-        """The same files, prepared in another way: ``files.changed(training=False, size=128)``."""
+        """The same files, prepared differently: ``files.changed(training=False, size=128)``."""
         other = copy.copy(self)  # shares the paths
         other.training = self.training if training is None else training
         other.prepare = replace(self.prepare, **preparation)
@@ -150,18 +149,18 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         return self.root / self.relative_path(index)
 
     def relative_path(self, index: int) -> str:
-        """Path of a sample's file from `root` on."""
+        """Path of a sample's file, relative to `root`."""
         index = range(len(self))[index]
         start = int(self._ends[index - 1]) if index else 0
         return self._bytes[start : int(self._ends[index])].decode("utf-8", "surrogateescape")
 
     @property
     def broken(self) -> list[str]:
-        """Files that were asked for and could not be read, so far, as paths from `root` on."""
+        """Files that could not be read so far, as paths relative to `root`."""
         return [self.relative_path(i) for i in self._is_broken.nonzero().flatten().tolist()]
 
     def scan(self) -> list[tuple[str, str]]:
-        """Read all images; the paths of those that can't be read, from `root` on, and why."""
+        """Read all images; return the paths, relative to `root`, of those that can't be read, and why."""
         found = []
         for index in range(len(self)):
             try:
@@ -171,7 +170,7 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         return found
 
     def _none_broken(self) -> Tensor:
-        """In shared memory: what one worker process finds, the others and the main process know."""
+        """In shared memory: what one loading process finds is known to the others and the main process."""
         marks = torch.zeros(len(self), dtype=torch.bool)
         return marks.share_memory_() if self.prepare.on_broken == "skip" else marks
 
@@ -183,7 +182,7 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
 
 
 def read_image(path: str | Path, max_pixels: int) -> Image.Image:
-    """Decode an image file into RGB, upright; raises `BrokenImage` where that fails."""
+    """Decode an image file into RGB, upright; raises `BrokenImage` if that fails."""
     try:
         with Image.open(path) as image:
             pixels = image.width * image.height  # known from the header: nothing is decoded yet
@@ -192,7 +191,7 @@ def read_image(path: str | Path, max_pixels: int) -> Image.Image:
                 return _rgb(_upright(image))
     except FileNotFoundError as error:
         raise BrokenImage(f"{path} is not there; expected an image file: put it back, or correct its path") from error
-    except Exception as error:  # damaged files make Pillow raise errors of many kinds
+    except Exception as error:  # Pillow raises many kinds of errors for damaged files
         raise BrokenImage(
             f"{path} can't be read as an image ({type(error).__name__}: {error}); "
             'fetch it again, leave it out, or pass Preparation(on_broken="skip")'
@@ -206,14 +205,14 @@ def read_image(path: str | Path, max_pixels: int) -> Image.Image:
 def _upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # damaged EXIF data around a sound image
+    except Exception:  # damaged EXIF data in an intact image
         return image
 
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # 16 bits; Pillow would cut off at 255
         return Image.fromarray((np.asarray(image).clip(0, 65535) // 256).astype(np.uint8)).convert("RGB")
-    if "transparency" in image.info:  # Pillow warns unless such a palette goes by way of RGBA
+    if "transparency" in image.info:  # Pillow warns unless such a palette is converted through RGBA
         image = image.convert("RGBA")
     return image.convert("RGB")
 
@@ -237,9 +236,9 @@ def crop(image: Image.Image, prepare: Preparation) -> Image.Image:
 
 
 def resized_crop(image: Image.Image, prepare: Preparation) -> Image.Image:
-    """Cut out a random part of 8 to 100 % of the area, bring it to size, then mirror half of the images.
+    """Cut out a random part of 8 to 100 % of the area, resize it, then mirror half of the images.
 
-    Szegedy et al., "Going deeper with convolutions" (2015). `resize` plays no part.
+    Szegedy et al., "Going deeper with convolutions" (2015). `resize` is not used.
     """
     box = _random_part(image.width, image.height)
     return _flipped(image.resize((prepare.size, prepare.size), Image.Resampling.BILINEAR, box=box))
@@ -260,7 +259,7 @@ def _resized(image: Image.Image, prepare: Preparation) -> Image.Image:
 
 
 def _square(image: Image.Image, size: int, place: Callable[[int], int]) -> Image.Image:
-    """Cut a square out; `place` says where it begins, given how much longer a side is."""
+    """Cut out a square; `place` returns where it begins, given by how much a side is longer."""
     left, top = place(image.width - size), place(image.height - size)
     return image.crop((left, top, left + size, top + size))
 
@@ -268,7 +267,7 @@ def _square(image: Image.Image, size: int, place: Callable[[int], int]) -> Image
 def _random_part(width: int, height: int) -> tuple[int, int, int, int]:
     """A box of random area and shape inside the image: left, top, right, bottom."""
     low, high = np.log(_RATIO)
-    for _ in range(10):  # a wide box may not fit into a high image: try again
+    for _ in range(10):  # a wide box may not fit into a tall image: try again
         area = width * height * _uniform(*_AREA)
         ratio = np.exp(_uniform(low, high))
         w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))

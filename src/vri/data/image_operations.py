@@ -1,8 +1,8 @@
 """The operations of RandAugment on whole batches of small images: uint8, n x channels x height x width.
 
-Each one gives what Pillow gives for the same image, grey (one channel) or RGB (three); where a position falls
-between pixels the nearest is taken, Pillow's default. What differs from image to image comes as a tensor with
-one number per image.
+Each one returns what Pillow returns for the same image, grey (one channel) or RGB (three); a position between pixels
+takes the nearest one, Pillow's default. Parameters that differ between images come as a tensor with one number per
+image.
 """
 
 from functools import cache
@@ -23,7 +23,7 @@ def affine(x: Tensor, matrices: Tensor, fill: int) -> Tensor:
     column = (m[:, 0, 0] * columns + (m[:, 0, 1] * rows + m[:, 0, 2])).floor_()  # n x h x w
     row = (m[:, 1, 0] * columns + (m[:, 1, 1] * rows + m[:, 1, 2])).floor_()
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    # one more pixel at the end of each image, from which all places outside are taken
+    # one more pixel at the end of each image, which all positions outside read
     pixels = x.new_full((*x.shape[:2], height * width + 1), fill)
     pixels[..., :-1] = x.flatten(2)
     index = torch.where(inside, row.mul_(width).add_(column), height * width).long().flatten(1)  # n x hw
@@ -38,7 +38,7 @@ def look_up(x: Tensor, tables: Tensor) -> Tensor:
 def autocontrast_table(x: Tensor) -> Tensor:
     """Stretch each channel to 0..255; a channel of one value stays."""
     low, high = (v.double()[..., None] for v in (x.flatten(2).amin(2), x.flatten(2).amax(2)))  # n x c x 1
-    # This order of operations in float64 rounds as Pillow does; 255 / (high - low) would be by way of a reciprocal.
+    # This order of operations in float64 rounds as Pillow does; 255 / (high - low) would go through a reciprocal.
     scale = torch.full_like(low, 255).div_(high - low)  # n x c x 1; infinite for a channel of one value
     values = _values(x.device).double()
     stretched = (values * scale + -low * scale).clamp_(0, 255)
@@ -46,7 +46,7 @@ def autocontrast_table(x: Tensor) -> Tensor:
 
 
 def equalize_table(x: Tensor) -> Tensor:
-    """Spread the values of each channel so that their histogram gets flat."""
+    """Spread the values of each channel so that their histogram becomes flat."""
     n, channels = x.shape[:2]
     place = torch.arange(n * channels, device=x.device).view(n, channels, 1) * 256
     counts = (x.flatten(2) + place).flatten().bincount(minlength=n * channels * 256).view(n, channels, 256)
@@ -100,7 +100,7 @@ def sharpness(x: Tensor, factors: Tensor) -> Tensor:
         rows = pixels[..., :-2, :] + pixels[..., 1:-1, :] + pixels[..., 2:, :]
         box = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
         centre = pixels[..., 1:-1, 1:-1]
-        # weights 1 around and 5 in the middle; a thirteenth is never half way between two numbers
+        # weights 1 around and 5 in the middle; a multiple of 1/13 is never halfway between two integers
         smooth[..., 1:-1, 1:-1] = ((box + 4 * centre) / 13 + 0.5).floor_()
     return _blend(smooth, pixels, factors[:, None, None, None])
 

@@ -18,10 +18,10 @@ class ImageData:
         test_x: test images, as `train_x`.
         test_y: test labels, as `train_y`.
         class_names: what the labels 0, 1, ... stand for.
-        mean: mean of each channel on the scale of [0, 1]; empty where none is published.
+        mean: mean of each channel on the scale of [0, 1]; empty if none is published.
         std: standard deviation of each channel, likewise.
         human_labels: what people answered for the training images, by the name of the round; each int64, n.
-        open_set: marks training images that belong to none of the classes, bool, n; None where all do.
+        open_set: marks training images that belong to none of the classes, bool, n; None if all do.
     """
 
     name: str
@@ -48,8 +48,8 @@ def to_float(
 
     Args:
         x: images, uint8, (n x) channels x height x width.
-        mean: one number, or one per channel, on the scale of [0, 1]; nothing is subtracted without it.
-        std: likewise; nothing is divided without it.
+        mean: one number, or one per channel, on the scale of [0, 1]; if not given, nothing is subtracted.
+        std: likewise; if not given, nothing is divided.
     """
     if x.dtype != torch.uint8:
         raise ValueError(f"x is {x.dtype}; expected torch.uint8 with values 0 to 255: pass the raw images")

@@ -1,4 +1,4 @@
-"""Text files that list images, and whether the images they name are there."""
+"""Text files that list images, and checks that the images exist."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -7,11 +7,11 @@ from pathlib import Path
 from vri.data.places import DatasetMissing, FileCheck
 
 _SHOWN = 5  # files named in an error
-_LONGEST = 200  # characters of a name there
+_LONGEST = 200  # characters shown of a name
 
 
 def read_lines(path: Path, right: Callable[[str], object] = bool, expected: str = "text") -> list[str]:
-    """The lines of a text file, stripped, without empty ones; there must be some, and `right` must hold for each."""
+    """The non-empty lines of a text file, stripped; there must be some, and `right` must hold for each."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -26,13 +26,13 @@ def read_lines(path: Path, right: Callable[[str], object] = bool, expected: str 
 
 
 def leaves_root(path: str) -> bool:
-    """Whether a path from a root on points outside of it; links are not followed."""
+    """Whether a path relative to a root points outside of it; links are not followed."""
     normal = os.path.normpath(path)
     return os.path.isabs(normal) or normal.split(os.sep)[0] == os.pardir
 
 
 def check_present(root: Path, paths: Iterable[str], named_by: str) -> None:
-    """Stop when images that a list names are not there, with some of them and their count."""
+    """Raise an error if images that a list names are missing; it names some and counts all."""
     missing = missing_files(root, paths)
     if missing:
         raise DatasetMissing(
@@ -42,7 +42,7 @@ def check_present(root: Path, paths: Iterable[str], named_by: str) -> None:
 
 
 def check_images(root: Path, paths: Iterable[str]) -> FileCheck:
-    """One entry for all images that lists name."""
+    """One entry for all images that the lists name."""
     named = list(paths)
     if not named:
         return FileCheck(root / "images", "missing", "no list names images")
@@ -52,13 +52,13 @@ def check_images(root: Path, paths: Iterable[str]) -> FileCheck:
 
 
 def missing_files(root: Path, paths: Iterable[str]) -> list[str]:
-    """Those of the paths under `root` that are no files."""
+    """The paths under `root` that are not files."""
     base = str(root)
     return [path for path in paths if not os.path.isfile(os.path.join(base, path))]
 
 
 def shorten(names: Iterable[str], most: int = _SHOWN) -> str:
-    """The first few, for an error; of very long ones the beginning."""
+    """The first few, for an error; very long ones are cut."""
     names = list(names)
     shown = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:most]]
     return ", ".join(shown) + (", ..." if len(names) > most else "")

@@ -1,6 +1,6 @@
-"""Read and write the pickles CIFAR comes in, without ever running what is in them.
+"""Read and write the pickles CIFAR comes in, without ever executing their content.
 
-A pickle is a program. Nothing of numpy's or of anyone else's is called here: the few names these files mention
+A pickle is a program. The reader calls nothing from numpy or any other package: the few names that these files mention
 stand for classes of this module, which keep bytes and shape until the array is built outside of the pickle.
 """
 
@@ -73,7 +73,7 @@ def _read(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _check_memo(content: bytes) -> None:
-    """A place to remember a value at has a number; a huge one would make the reader allocate as much memory."""
+    """Check memo indices: a huge one would make the reader allocate as much memory."""
     for operation, argument, _ in pickletools.genops(content):
         if "PUT" in operation.name and isinstance(argument, int) and argument > len(content):
             raise pickle.UnpicklingError(f"it remembers a value as number {argument:,}")
@@ -84,11 +84,11 @@ def _text(key: Any) -> str:
 
 
 class _Refused(Exception):
-    """A pickle names something it has no need for."""
+    """A pickle names something that it doesn't need."""
 
 
 class _Dtype:
-    """In place of `numpy.dtype`: the types in use, and no other."""
+    """In place of `numpy.dtype`: only the types in use."""
 
     def __init__(self, code: bytes | str, *_: object) -> None:
         self.dtype = np.dtype(_DTYPES[_text(code)])

@@ -1,4 +1,4 @@
-"""What is known of a data set's files: where they are looked for, and what a look found."""
+"""A data set's files: where to look for them, and the results of checking them."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ class DatasetMissing(FileNotFoundError):
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What became of the check of one file.
+    """The result of checking one file.
 
     Attributes:
         path: the file.
         status: "ok", "missing" or "damaged".
-        reason: why it is damaged, or what there is to say of one that is ok.
+        reason: why it is damaged, or a remark on one that is ok.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class FileCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether the file is as it should be."""
+        """Whether the file is intact."""
         return self.status == "ok"
 
 
@@ -42,7 +42,7 @@ class Entry:
         name: name of the data set.
         description: what it is, in a line.
         num_classes: number of classes.
-        instructions: how to get the files by hand, where no program can.
+        instructions: how to get the files by hand, if no program can.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Entry:
         raise NotImplementedError
 
     def load(self, root: Root = None) -> Any:
-        """The data set: an `ImageData`, or a `FileData` where the images stay in their files."""
+        """The data set: an `ImageData`, or a `FileData` if the images stay in their files."""
         raise NotImplementedError
 
     def get(self, root: Path, say: Say) -> str:
@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderEntry(Entry):
-    """A data set whose files lie together in one folder.
+    """A data set whose files are all in one folder.
 
     Attributes:
         folder: name of the folder they come in.
@@ -86,11 +86,11 @@ class FolderEntry(Entry):
         raise NotImplementedError
 
     def how_to_get(self, root: Root) -> str:
-        """What to do where the files are not found."""
+        """What to do if the files are not found."""
         return f"run vri data get {self.name}{f' --root {root}' if root else ''}, or put the files there"
 
     def candidates(self, root: Root = None, only_root: bool = False) -> list[Path]:
-        """Folders to look in, first come first served."""
+        """Folders to look in, in this order."""
         places = folders(self.name, root, only_root)
         return list(dict.fromkeys(f for base in places for f in (base / self.folder, base)))
 
@@ -99,7 +99,7 @@ class FolderEntry(Entry):
         return self._whole(self.candidates(root))
 
     def find_or_raise(self, root: Root = None) -> Path:
-        """The first folder that has all the files; where there is none, an error that says what is lacking."""
+        """The first folder that has all the files; if there is none, an error that says what is missing."""
         places = self.candidates(root)
         if folder := self._whole(places):
             return folder
@@ -113,7 +113,7 @@ class FolderEntry(Entry):
         raise DatasetMissing(message)
 
     def check(self, root: Root = None, only_root: bool = True) -> list[FileCheck]:
-        """Check the files one by one; where `root` is given, by default only those in it."""
+        """Check the files one by one; if `root` is given, by default only those in it."""
         folder = self._closest(self.candidates(root, only_root))
         return self.check_folder(folder or Path(root or default_root()) / self.folder)
 
@@ -132,7 +132,7 @@ class FolderEntry(Entry):
         return next((f for f in places if self._count(f) == len(self.files)), None)
 
     def _closest(self, places: Sequence[Path]) -> Path | None:
-        """The first folder with most of the files, None where none has any."""
+        """The first folder with most of the files; None if none has any."""
         found = max(places, key=self._count, default=None)
         return found if found and self._count(found) else None
 
@@ -144,10 +144,10 @@ def default_root() -> Path:
 
 
 def folders(name: str, root: Root = None, only_root: bool = False) -> list[Path]:
-    """Folders to look in for a data set, first come first served.
+    """Folders to look in for a data set, in this order.
 
-    These are `root`, $VRI_DATA and ~/.cache/vri, each followed by its subfolder with the name of the data set;
-    with `only_root` none but the first, if it is given.
+    These are `root`, $VRI_DATA and ~/.cache/vri, each followed by its subfolder with the name of the data set; with
+    `only_root` only the first, if it is given.
     """
     bases = [check_root(root, name)] if root else []
     if not (root and only_root):
@@ -156,7 +156,7 @@ def folders(name: str, root: Root = None, only_root: bool = False) -> list[Path]
 
 
 def check_root(root: str | Path, name: str) -> Path:
-    """Stop when `root` is not a folder."""
+    """Raise an error if `root` is not a folder."""
     path = Path(root)
     if path.is_dir():
         return path
@@ -172,7 +172,7 @@ def check_root(root: str | Path, name: str) -> Path:
 
 
 def examine(path: Path, look: Callable[[Path], str]) -> FileCheck:
-    """Check one file: `look` says what there is to say of it, or raises."""
+    """Check one file: `look` returns a remark on it, or raises."""
     if not path.exists():
         return FileCheck(path, "missing")
     try:
@@ -184,5 +184,5 @@ def examine(path: Path, look: Callable[[Path], str]) -> FileCheck:
 def _children(folder: Path) -> list[Path]:
     try:
         return [child for child in folder.iterdir() if child.is_dir()]
-    except OSError:  # what is not there or may not be listed holds nothing for us
+    except OSError:  # a folder that is missing or can't be listed has nothing for us
         return []

@@ -11,16 +11,16 @@ from torch import Tensor
 from vri.files import read_arrays, write_arrays
 from vri.noise import ArrayLike, as_labels
 
-_FORMAT = "vri split 1"  # of the file; another number whenever its content changes its meaning
+_FORMAT = "vri split 1"  # of the file; the number is raised whenever the meaning of its content changes
 _PART = "part "  # begins the name of each part in the file
 
 
 def split(labels: ArrayLike, *, sizes: Mapping[str, int], num_classes: int, seed: int) -> dict[str, Tensor]:
     """Split sample indices into named, disjoint, class-balanced parts.
 
-    Each part takes the same number of samples of every class. Where a size is not a multiple of the number of
-    classes, the remainder goes to classes in a seeded order, one sample each. One part may have size -1: it
-    gets all samples the others leave and is as balanced as these happen to be.
+    Each part takes the same number of samples of every class. If a size is not a multiple of the number of classes, the
+    remainder goes to classes in a seeded order, one sample each. One part may have size -1: it gets all remaining
+    samples and is only as balanced as they are.
 
     Args:
         labels: class index of each sample.
@@ -55,7 +55,7 @@ def split(labels: ArrayLike, *, sizes: Mapping[str, int], num_classes: int, seed
 
 
 def save_split(path: str | Path, parts: Mapping[str, Tensor]) -> None:
-    """Write the sample indices of each part to a ``.npz`` file, whole or not at all, for others to use the same."""
+    """Write the sample indices of each part to a ``.npz`` file, whole or not at all; `load_split` reads it."""
     _check_disjoint(parts, "the split")
     arrays = {_PART + name: np.asarray(index, np.int64) for name, index in parts.items()}
     write_arrays(path, _FORMAT, hash=np.str_(split_hash(parts)), **arrays)
@@ -108,8 +108,8 @@ def _quotas(counts: Tensor, sizes: Mapping[str, int], num_classes: int, generato
     _check_enough(spare, counts, sizes)
     for part, size in enumerate(sizes.values()):
         order = torch.randperm(num_classes, generator=generator)
-        # Seeded order, except that classes too poor to serve all parts still to come are asked last: this way
-        # a split that exists is always found.
+        # Seeded order, except that classes with too few samples for all remaining parts come last: this way a split
+        # that exists is always found.
         wealth = spare[order].clamp(max=len(sizes) - part)
         order = order[wealth.argsort(descending=True, stable=True)]
         extra = order[: size % num_classes]
@@ -120,7 +120,7 @@ def _quotas(counts: Tensor, sizes: Mapping[str, int], num_classes: int, generato
 
 
 def _check_enough(spare: Tensor, counts: Tensor, sizes: Mapping[str, int]) -> None:
-    """Stop when a class was asked for more samples than it has."""
+    """Raise an error if a class would have to give more samples than it has."""
     for k in (spare < 0).nonzero().squeeze(1).tolist():
         asked, there = int(counts[k] - spare[k]), int(counts[k])
         raise ValueError(

@@ -18,8 +18,7 @@ Metrics = dict[str, float]
 
 
 class Cost(NamedTuple):
-    """Cost of one step relative to plain cross-entropy: ResNet-32, batches of 100, two CPU cores, the method's
-    defaults."""
+    """Cost of a step relative to plain cross-entropy: ResNet-32, batches of 100, two CPU cores, default options."""
 
     time: float
     memory: float  # at its peak

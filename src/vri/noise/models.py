@@ -1,9 +1,8 @@
 """Label-noise models: given the right labels, draw wrong ones.
 
-All models in `NOISES` share one signature, ``model(x, y, *, num_classes, rate, seed=0)``, so that one can
-replace another; only `instance` looks at the inputs `x`, the others also take ``None`` there. Every draw comes
-from a generator of its own seeded with `seed`: the same call gives the same labels and the global RNG stays
-as it was. Results are on the CPU.
+All models in `NOISES` share one signature, ``model(x, y, *, num_classes, rate, seed=0)``, so they are interchangeable.
+Only `instance` uses the inputs `x`; the others also accept ``None``. Every call draws from its own generator, seeded
+with `seed`: the same call gives the same labels, and the global RNG is not touched. Results are on the CPU.
 """
 
 from collections.abc import Callable
@@ -16,14 +15,13 @@ from torch import Tensor
 from vri.noise.result import ArrayLike, Noise, as_labels
 
 _INSTANCE_SD = 0.1  # spread of the per-sample noise rates, as in Xia et al. (2020)
-_CHUNK_ELEMENTS = 2**24  # inputs turned into float32 at a time: 64 MB
+_CHUNK_ELEMENTS = 2**24  # input values converted to float32 at a time: 64 MB
 
 
 def uniform(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
     """Draw a label from all classes with probability `rate`.
 
-    The draw may return the label that was there, so the expected share of changed labels is
-    rate * (1 - 1 / num_classes).
+    The draw may return the original label, so the expected share of changed labels is rate * (1 - 1 / num_classes).
     """
     clean_labels = _check(x, y, num_classes, rate, fewest_classes=1)
     matrix = torch.full((num_classes, num_classes), rate / num_classes, dtype=torch.float64)
@@ -35,11 +33,11 @@ def uniform(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float,
 def flip(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0) -> Noise:
     """Replace a label with probability `rate` by one other class, chosen at random for each class.
 
-    The class map depends on `seed` and `num_classes` alone, not on the labels.
+    The class map depends only on `seed` and `num_classes`, not on the labels.
     """
     clean_labels = _check(x, y, num_classes, rate, fewest_classes=2)
     generator = _generator(seed)
-    # A shift of 1..c-1 reaches every class but the own one, each with the same chance.
+    # A shift of 1..c-1 reaches every other class with the same probability.
     shift = torch.randint(1, num_classes, (num_classes,), generator=generator)
     target = (torch.arange(num_classes) + shift) % num_classes
     matrix = _one_target_matrix(target, rate)
@@ -58,16 +56,15 @@ def instance(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float
 
     Sample i has its own noise rate q_i, from a normal with mean `rate` and standard deviation 0.1 truncated
     to [0, 1], and its own wrong classes: softmax of x_i W[y_i] over the classes other than y_i, W standard
-    normal. At rates 0 and 1 every q_i is the rate itself, so that none or all of the labels change; close to
-    these two truncation pulls the realised rate inwards (rate 0.05 changes about a tenth of the labels).
+    normal. At rates 0 and 1 every q_i is the rate itself, so that none or all of the labels change. Near these two,
+    truncation pulls the realised rate inwards (rate 0.05 changes about a tenth of the labels).
 
     Inputs may have any shape after the first axis and are flattened. They are used as given: the published
     noise takes raw images with values 0 to 255 (uint8), where the softmax nearly always picks one class;
-    floats in [0, 1] give softer choices and thus another noise.
+    floats in [0, 1] give softer choices and thus different noise.
 
-    W depends on `seed`, `num_classes` and the input size alone, not on the number of samples. `Noise.matrix`
-    is the mean of the samples' distributions class by class; a class without samples keeps its row of the
-    identity.
+    W depends only on `seed`, `num_classes` and the input size, not on the number of samples. `Noise.matrix` is the mean
+    of the samples' distributions, class by class; a class without samples has a row of the identity.
     """
     clean_labels = _check(x, y, num_classes, rate, fewest_classes=2)
     if x is None:
@@ -87,12 +84,12 @@ def instance(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float
 def open_set(
     x: ArrayLike | None, y: ArrayLike, *, num_classes: int, rate: float, seed: int = 0, kind: str = "uniform"
 ) -> Noise:
-    """Give samples of none of the classes a random label, and draw wrong labels for the others: CIFAR-80N.
+    """Give samples that belong to none of the classes a random label, and draw wrong labels for the others: CIFAR-80N.
 
-    A sample with a label of `num_classes` or more is out of distribution: it gets a label from 0 to
-    num_classes - 1, each with the same chance, and counts as changed. A label i of the others is replaced with
-    probability `rate`: by any other class, each with the same chance (kind "uniform"), or by (i + 1) mod
-    num_classes (kind "pair"). `Noise.matrix` is that of the classes themselves.
+    A sample with a label of `num_classes` or more is out of distribution: it gets a label from 0 to num_classes - 1,
+    each with the same probability, and counts as changed. A label i of the others is replaced with probability `rate`:
+    by any other class, each with the same probability (kind "uniform"), or by (i + 1) mod num_classes (kind "pair").
+    `Noise.matrix` covers the classes themselves.
     """
     if kind not in ("uniform", "pair"):
         raise ValueError(f"kind is {kind!r}; expected 'uniform' or 'pair': choose one of them")
@@ -110,9 +107,9 @@ def open_set(
 
 
 def human(x: ArrayLike | None, y: ArrayLike, *, num_classes: int, labels: ArrayLike) -> Noise:
-    """Take the labels people gave; `Noise.matrix` holds how often they took class i for class j.
+    """Use the labels that people gave; `Noise.matrix` holds how often they took class i for class j.
 
-    A class without samples keeps its row of the identity.
+    A class without samples has a row of the identity.
     """
     clean_labels = _check(x, y, num_classes, 0.0, fewest_classes=1)
     noisy_labels = as_labels(labels, num_classes)
@@ -196,7 +193,7 @@ def _one_target_matrix(target: Tensor, rate: float) -> Tensor:
 
 
 def _draw_by_class(clean_labels: Tensor, matrix: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw each noisy label from the row of `matrix` its class has; labels without a row stay."""
+    """Draw each noisy label from its class's row of `matrix`; labels without a row stay."""
     uniforms = torch.rand(len(clean_labels), dtype=torch.float64, generator=generator)
     noisy_labels = clean_labels.clone()
     # Class by class: matrix[clean_labels] would be n x c, too much for many samples of many classes.
@@ -207,14 +204,14 @@ def _draw_by_class(clean_labels: Tensor, matrix: Tensor, generator: torch.Genera
 
 
 def _invert(cumulative: Tensor, uniforms: Tensor) -> Tensor:
-    """Give the class whose stretch of the cumulative distribution holds each uniform number."""
-    # right=True passes over classes of probability 0; the clamp is for a sum that rounding left below 1.
+    """The class whose interval of the cumulative distribution contains each uniform number."""
+    # right=True skips classes of probability 0; the clamp is for a sum that rounding left below 1.
     found = torch.searchsorted(cumulative, uniforms, right=True)
     return found.clamp(max=cumulative.shape[-1] - 1)
 
 
 def _as_rows(x: ArrayLike) -> Tensor:
-    """View inputs as n x d, without a copy where memory allows it."""
+    """View inputs as n x d, without a copy if the memory layout allows it."""
     if not isinstance(x, Tensor):
         array = np.ascontiguousarray(x)
         x = torch.from_numpy(array if array.flags.writeable else array.copy())
@@ -222,13 +219,13 @@ def _as_rows(x: ArrayLike) -> Tensor:
 
 
 def _wrong_class_shares(rows: Tensor, clean_labels: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:
-    """Softmax of x_i W[y_i] with the own class left out: float64, n x c, rows sum to 1."""
+    """Softmax of x_i W[y_i] without the sample's own class: float64, n x c, rows sum to 1."""
     n, d = rows.shape
     step = max(1, _CHUNK_ELEMENTS // max(1, d))
     shares = torch.empty(n, num_classes, dtype=torch.float64)
     for k in range(num_classes):
-        # One slice at a time: the whole c x d x c tensor W would not fit for large images. Drawn for absent
-        # classes too, so that a class meets the same slice whichever others are there.
+        # One slice at a time: the whole c x d x c tensor W would not fit for large images. Drawn for absent classes
+        # too, so that a class gets the same slice whichever others are present.
         weight = torch.randn(d, num_classes, generator=generator)
         members = (clean_labels == k).nonzero().squeeze(1)
         for start in range(0, len(members), step):
@@ -253,6 +250,6 @@ def _flip_rates(n: int, rate: float, generator: torch.Generator) -> Tensor:
 
 
 def _mix(wrong: Tensor, clean_labels: Tensor, flip_rates: Tensor) -> Tensor:
-    """Give each sample its distribution: q_i times the wrong classes' shares, 1 - q_i on its own class."""
+    """The distribution of each sample: q_i times the wrong classes' shares, 1 - q_i on its own class."""
     probabilities = wrong * flip_rates[:, None]
     return probabilities.scatter_(1, clean_labels[:, None], (1 - flip_rates)[:, None])

@@ -1,4 +1,4 @@
-"""What a noise model gives: noisy labels and what is known about them; and the file that keeps it."""
+"""The result of a noise model: noisy labels and what is known about them; and its file."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from vri.files import read_arrays, write_arrays
 
 ArrayLike = Tensor | npt.NDArray[Any] | Sequence[Any]
 
-_FORMAT = "vri noise 1"  # of the file; another number whenever its content changes its meaning
-_FIELDS = {  # kind and number of axes of what is in the file
+_FORMAT = "vri noise 1"  # of the file; the number is raised whenever the meaning of its content changes
+_FIELDS = {  # kind and number of axes of each array in the file
     "labels": ("i", 1),
     "mask": ("b", 1),
     "matrix": ("f", 2),
@@ -72,7 +72,7 @@ class Noise:
             rate=np.float64(self.rate),
             hash=np.str_(self.hash),
             name=np.str_(self.name),
-            # empty where there is none: .npz without pickle knows no None
+            # empty for None, which .npz can't hold without pickle
             asked_rate=np.array([] if self.asked_rate is None else [self.asked_rate], np.float64),
             seed=np.array([] if self.seed is None else [self.seed], np.int64),
             num_classes=np.int64(self.num_classes),
@@ -118,7 +118,7 @@ def load(path: str | Path, y: ArrayLike | None = None) -> Noise:
 def as_labels(y: ArrayLike, num_classes: int | None) -> Tensor:
     """Copy labels into a 1-D int64 tensor on the CPU, or say what is wrong with them.
 
-    Without `num_classes` they may be as high as they like.
+    Without `num_classes` there is no upper limit.
     """
     array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if array.size == 0:

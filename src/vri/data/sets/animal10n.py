@@ -22,11 +22,11 @@ _PREPARE = Preparation(size=64, resize=64, augment="flip")
 
 
 def animal10n(root: str | Path, *, prepare: Preparation | None = None) -> FileData:
-    """Read ANIMAL-10N: noisy training images and clean test images; it has no clean part for training.
+    """Read ANIMAL-10N: noisy training images and clean test images; it has no trusted part for training.
 
     Args:
         root: folder that holds ``training`` and ``testing``, or ``raw_image`` with both.
-        prepare: how an image becomes a tensor; by default as large as it is, half of the training images mirrored.
+        prepare: how an image becomes a tensor; by default in its own size, with half of the training images mirrored.
     """
     root = _folder(Path(root))
     lost = [f"{name}/" for name in _PARTS if not (root / name).is_dir()]

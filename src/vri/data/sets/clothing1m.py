@@ -22,24 +22,24 @@ _TRAIN, _CLEAN_TRAIN, _VALIDATION, _TEST = _LISTS
 _FILES = (_NAMES, *_LISTS, *dict.fromkeys(labels for labels, _ in _LISTS.values()))
 _CLASSES = 14
 
-# The images squeezed to 256x256, as the paper has them.
+# The images are squeezed to 256x256, as in the paper.
 _PREPARE = Preparation(size=224, resize=256, keep_ratio=False, augment="crop")
 
 
 def clothing1m(
     root: str | Path, *, clean: str = "validation", prepare: Preparation | None = None, check_files: bool = True
 ) -> FileData:
-    """Read Clothing1M: noisy training images, clean ones, and the test images.
+    """Read Clothing1M: noisy training images, trusted ones, and the test images.
 
-    Some images have a noisy and a clean label. Those in the clean, validation or test part are left out of the training
-    part.
+    Some images have both a noisy and a clean label. Those in the trusted, validation or test part are left out of the
+    training part.
 
     Args:
         root: folder of the images and key lists.
         clean: "validation" (14,313 images; there is no validation part then), as in the paper, or "train"
             (47,570 images; validation is its own part).
         prepare: how an image becomes a tensor; by default squeezed to 256x256, then cut to 224x224.
-        check_files: make sure that all images are there; a million take some seconds.
+        check_files: check that all images exist; a million take some seconds.
     """
     root = Path(root)
     if clean not in ("validation", "train"):
@@ -73,7 +73,7 @@ def clothing1m(
 
 
 def check_clothing1m(root: str | Path) -> list[FileCheck]:
-    """Look at each list and count the images that are not there."""
+    """Check each list and count the images that are missing."""
     root = Path(root)
     keys: dict[str, None] = {}  # in order, each once
 

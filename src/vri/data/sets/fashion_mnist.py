@@ -21,12 +21,12 @@ _MOST_AXES = 8  # of an idx file; torch has room for 64
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMNIST(FolderEntry):
-    """What is known of Fashion-MNIST.
+    """The facts about Fashion-MNIST.
 
     Attributes:
         url: where the files are published.
         md5: checksum of each file as published.
-        content: sha256 of what is in each file once it is unpacked: Debian packs them differently.
+        content: sha256 of each file's unpacked content: Debian packs them differently.
     """
 
     url: str
@@ -39,7 +39,7 @@ class FashionMNIST(FolderEntry):
         return list(self.content)
 
     def how_to_get(self, root: Root) -> str:
-        """What to do where the files are not found."""
+        """What to do if the files are not found."""
         return "run vri data get fashion-mnist, apt-get install dataset-fashion-mnist, or put the files there"
 
     def candidates(self, root: Root = None, only_root: bool = False) -> list[Path]:
@@ -64,7 +64,7 @@ class FashionMNIST(FolderEntry):
         try:
             with workspace(root, self.name) as (downloads, new):
                 for name, digest in self.md5.items():
-                    if not (downloads / name).is_file():  # else whole from an earlier try
+                    if not (downloads / name).is_file():  # else complete from an earlier try
                         say(f"fetching {self.url}{name}")
                         download(self.url + name, downloads / name, digest)
                 folder = new / self.folder

@@ -2,7 +2,7 @@
 
 Lee et al., "CleanNet: transfer learning for scalable image classifier training with label noise" (2018). The archive
 ``Food-101N_release`` has ``images/CLASS/KEY.jpg`` and lists in ``meta/``; ``verification_label`` there says whether a
-person found the class right. The test images are those of Food-101 (Bossard et al., 2014), an archive of its own.
+person confirmed the class. The test images are those of Food-101 (Bossard et al., 2014), a separate archive.
 """
 
 import json
@@ -14,7 +14,7 @@ from vri.data.lists import check_images, check_present, leaves_root, read_lines
 from vri.data.places import DatasetMissing, FileCheck, examine
 
 _CLASSES_FILE = "meta/classes.txt"
-_TABLES = {  # and the images each has in the published set
+_TABLES = {  # and the number of images each has in the published set
     "meta/imagelist.tsv": "310,009",
     "meta/verified_train.tsv": "52,868",
     "meta/verified_val.tsv": "4,741",
@@ -34,17 +34,17 @@ def food101n(
     prepare: Preparation | None = None,
     check_files: bool = True,
 ) -> FileData:
-    """Read Food-101N: noisy training images, verified ones as the clean part, and Food-101's test images.
+    """Read Food-101N: noisy training images, verified ones as the trusted part, and Food-101's test images.
 
-    The clean part are the validation images whose class a person found right (3,824 of 4,741).
+    The trusted part consists of the validation images whose class a person confirmed (3,824 of 4,741).
 
     Args:
-        root: folder ``Food-101N_release``, or the one it lies in.
+        root: folder ``Food-101N_release``, or its parent.
         train: "verified" takes the 52,868 images of ``verified_train.tsv``, under the class they came with, right or
-            wrong: the "55k" of the papers. "all" takes every image but those of ``verified_val.tsv``, 305,268.
-        food101_root: folder ``food-101``, or the one it lies in; looked for in and beside `root` without it.
+            wrong: the "55k" of the papers. "all" takes every image except those of ``verified_val.tsv``, 305,268.
+        food101_root: folder ``food-101``, or its parent; if not given, it is looked for in and next to `root`.
         prepare: how an image becomes a tensor.
-        check_files: make sure that all images are there.
+        check_files: check that all images exist.
     """
     if train not in ("verified", "all"):
         raise ValueError(f"train is {train!r}; expected verified or all")
@@ -79,7 +79,7 @@ def food101n(
 
 
 def check_food101n(root: str | Path, *, food101_root: str | Path | None = None) -> list[FileCheck]:
-    """Look at each list and count the images that are not there."""
+    """Check each list and count the images that are missing."""
     root = _release(Path(root))
     food101 = _find_food101(root, food101_root) or root.parent / "food-101"
     class_names: tuple[str, ...] | None = None
@@ -147,7 +147,7 @@ def _is_key(key: str, class_names: tuple[str, ...] | None) -> bool:
 
 
 def _read_table(path: Path, class_names: tuple[str, ...] | None, verified: bool) -> dict[str, bool]:
-    """Keys CLASS/FILE of a table, each with whether a person found the class right (True in a plain list)."""
+    """Keys CLASS/FILE of a table, each with whether a person confirmed the class (True in a plain list)."""
 
     def right(line: str) -> bool:
         key, *rest = line.split("\t")
