@@ -37,15 +37,18 @@ def drawn(groups: np.ndarray, most: int, seed: int = 0, piece: int = 1000) -> np
 
 
 @pytest.mark.parametrize("most", [2, 20, 100, 600, 5000])
-def test_every_group_gets_its_share_however_the_rows_come(most: int) -> None:
+def test_groups_get_their_proportion_or_at_least_their_share(most: int) -> None:
     groups = np.random.default_rng(0).choice(5, 1000, p=[0.6, 0.3, 0.09, 0.009, 0.001]) - 1
     found = drawn(groups, most)
     np.testing.assert_array_equal(drawn(groups, most, piece=37), found)
     counts, taken = (np.bincount(some[some >= 0], minlength=4) for some in (groups, groups[found]))
     shares = np.minimum(counts, max(2, most // 8))  # half of the sample in equal parts, two rows at least
-    rest = min(max(most - shares.sum(), 0), (counts - shares).sum())
-    assert len(found) == shares.sum() + rest
-    np.testing.assert_allclose(taken, shares + (counts - shares) * rest / max((counts - shares).sum(), 1), atol=1)
+    assert len(found) == min(max(most, shares.sum()), counts.sum())
+    assert (taken >= shares).all()
+    proportional = taken > shares
+    expected = counts * taken[proportional].sum() / max(counts[proportional].sum(), 1)
+    np.testing.assert_allclose(taken[proportional], expected[proportional], atol=1)
+    assert (expected[~proportional] <= shares[~proportional] + 1).all()  # in proportion they would get no more
     assert (np.diff(found) > 0).all()
 
 

@@ -161,8 +161,8 @@ def _draw(source: NpySource, most: int, seed: int, calibrate: bool = False) -> I
 def draw(pieces: Callable[[], Iterator[Indices]], groups: int, most: int, seed: int) -> Indices:
     """Numbers of random rows, ascending, in memory that grows with the sample only.
 
-    Half of the sample goes to the groups in equal shares, so that no rare one is lost, and the rest in proportion to
-    what is left of them. Within a group all rows are equally probable.
+    Groups are drawn in proportion to their size. But each gets at least its share if half of the sample were divided
+    equally among them, or all that it has, so that no rare one is lost. Within a group all rows are equally probable.
 
     Args:
         pieces: makes an iterator over the group of every row, some rows at a time; -1 for rows not to draw.
@@ -173,9 +173,14 @@ def draw(pieces: Callable[[], Iterator[Indices]], groups: int, most: int, seed: 
     counts = np.sum([np.bincount(piece[piece >= 0], minlength=groups) for piece in pieces()], axis=0)
     occupied = max(1, int((counts > 0).sum()))
     shares = np.minimum(counts, max(2, most // (2 * occupied)))
-    left = np.cumsum(counts - shares)
-    free = int(np.clip(most - shares.sum(), 0, left[-1]))
-    wanted = shares + np.diff(left * free // max(int(left[-1]), 1), prepend=0)
+    rare = counts == 0  # groups that get their share, which is more than their proportion
+    while True:
+        rest = np.cumsum(np.where(rare, 0, counts))
+        free = int(np.clip(most - shares[rare].sum(), 0, rest[-1]))
+        wanted = np.where(rare, shares, np.diff(rest * free // max(int(rest[-1]), 1), prepend=0))  # adds up to `most`
+        if (wanted >= shares).all():
+            break
+        rare |= wanted < shares
     generator = np.random.default_rng(seed)
     rows = group = np.zeros(0, np.int64)
     key, start = np.zeros(0), 0
