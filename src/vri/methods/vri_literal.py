@@ -9,7 +9,6 @@ from vri.methods.base import Cost, Rates
 from vri.methods.vri import VRI
 
 PAPER: dict[str, Any] = {
-    "hidden": (1024, 512),
     "kl_route": "features",
     "kl_weight": 1e-3,
     "samples": 2,  # as on CIFAR; 1 elsewhere
