@@ -46,7 +46,7 @@ class DivideMix(TwoNetworks):
     your own call `begin_training`, `begin_epoch`, and give w in `method.clean`: samples are labelled at first.
 
     Args:
-        unlabelled_weight: full λ_u; the code's default. The authors choose it by noise, from 0 to 150.
+        unlabelled_weight: full λ_u; the authors' code has 25 for CIFAR and 0 for Clothing1M.
         threshold: τ.
         temperature: T.
         alpha: α; 0 mixes nothing.
