@@ -1,4 +1,4 @@
-"""The command line: one small file a command, each with a function `add` that describes and runs it."""
+"""The command line: one small file per command, each with a function `add` that describes and runs it."""
 
 import argparse
 import errno
@@ -18,7 +18,7 @@ COMMANDS = (clean, apply, demo, train, methods, data, noise, bench, reproduce, d
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 1 for a training that diverged, 2 for a mistake of the caller, 130 for Ctrl-C, 143 for SIGTERM."""
+    """Run a command; returns 1 if training diverged, 2 for a mistake of the user, 130 for Ctrl-C, 143 for SIGTERM."""
     options = _parser().parse_args(arguments)
     with _terminated_like_interrupted() as terminated:
         code = _run(options)
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     try:
         code = int(options.run(options))
-        sys.stdout.flush()  # a signal while Python closes must not take away what was said
+        sys.stdout.flush()  # a signal while Python exits must not lose the output
         return code
     except (ValueError, OSError, ImportError) as error:
         broken = isinstance(error, BrokenPipeError)
@@ -46,18 +46,18 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _heard(more: str) -> bool:
-    """Whether what is printed arrives; not after `vri methods | head -1`, which is no mistake."""
+    """Whether output still reaches anyone; after `vri methods | head -1` it doesn't, which is not an error."""
     try:
         print(more, end="", flush=True)
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it exits
         return False
     return True
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong; the system's word for a full disk or a closed folder alone would not help."""
-    if not isinstance(error, OSError) or error.strerror is None:  # told by us
+    """What went wrong; the system's own message for a full disk or a forbidden folder would not help."""
+    if not isinstance(error, OSError) or error.strerror is None:  # our own message
         return str(error)
     where = f" ({error.filename})" if error.filename else ""
     if error.errno == errno.ENOSPC:
@@ -69,9 +69,9 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[threading.Event]:
-    """Let SIGTERM, by which schedulers and containers end a process, do what Ctrl-C does; the event tells of it.
+    """Let SIGTERM, with which schedulers and containers end a process, act like Ctrl-C; the event records it.
 
-    Left alone where the signal is not ours to handle: in another thread, or if somebody has a handler.
+    Does nothing if the signal is not ours to handle: in another thread, or if there is already a handler.
     """
     terminated = threading.Event()
     main_thread = threading.current_thread() is threading.main_thread()
@@ -81,7 +81,7 @@ def _terminated_like_interrupted() -> Iterator[threading.Event]:
     ours = os.getpid()
 
     def handle(number: int, frame: Any) -> None:
-        if os.getpid() != ours:  # a fork of ours that has not set its own handler yet
+        if os.getpid() != ours:  # a child process that has not set its own handler yet
             os._exit(128 + number)
         terminated.set()
         if callable(signal.getsignal(signal.SIGINT)):
@@ -102,7 +102,7 @@ class _Intermixed(argparse.ArgumentParser):
     _inside = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As in the base class, which has the order fixed unless it is called in another way."""
+        """As in the base class, but in any order."""
         if self._inside or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._inside = True

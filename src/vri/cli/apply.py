@@ -10,8 +10,8 @@ def add(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser(
         "apply",
-        help="make a corrected copy of your data, as you decided on the page of vri clean",
-        description="Make a copy of SOURCE with the decisions of review.csv carried out. SOURCE is never changed.",
+        help="make a corrected copy of your data from your decisions on the page of vri clean",
+        description="Make a copy of SOURCE with the decisions of review.csv applied. SOURCE is never changed.",
         epilog="Example: vri apply reviews.csv review.csv --label stars --out corrected",
     )
     parser.add_argument(
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         nargs="?",
         const="hard",
         choices=("hard", "symbolic"),
-        help="images by links, hard ones unless --link=symbolic (default: hard links where possible, else copies)",
+        help="link images, by hard links unless --link=symbolic (default: hard links where possible, else copies)",
     )
     way.add_argument("--copy", action="store_true", help="images as copies")
     parser.set_defaults(run=_run)

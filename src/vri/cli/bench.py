@@ -7,13 +7,17 @@ from typing import Any
 
 def add(commands: Any) -> None:
     """Describe the command."""
-    parser = commands.add_parser("bench", help="speed, memory and exactness of a step, in five minutes")
-    parser.add_argument("--out", type=Path, help="write the report as JSON, too")
+    parser = commands.add_parser("bench", help="measure speed, memory and exactness of a step, in five minutes")
+    parser.add_argument("--out", type=Path, help="also write the report as JSON")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a first impression")
     parser.add_argument("--only", nargs="+", help="only these parts")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--methods", action="store_true", help="time and memory of every method instead, 13 minutes")
-    instead.add_argument("--distributed", action="store_true", help="bytes and time of a step on two workers instead")
+    instead.add_argument(
+        "--methods", action="store_true", help="measure time and memory of every method instead, 13 minutes"
+    )
+    instead.add_argument(
+        "--distributed", action="store_true", help="measure bytes and time of a step on two workers instead"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.set_defaults(run=_run)
 

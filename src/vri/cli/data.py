@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
     listing.add_argument("--root", type=Path, help="folder to look in first")
     listing.set_defaults(run=_list)
 
-    getting = actions.add_parser("get", help="fetch a data set; a download that broke off goes on where it was")
+    getting = actions.add_parser("get", help="fetch a data set; an interrupted download resumes")
     getting.add_argument("name", help="as in `vri data list`")
     getting.add_argument("--root", type=Path, help="folder to put it in (default: $VRI_DATA or ~/.cache/vri)")
     getting.set_defaults(run=_get)

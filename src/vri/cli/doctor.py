@@ -1,4 +1,4 @@
-"""`vri doctor`: what this machine has, and whether it computes the meta gradient rightly."""
+"""`vri doctor`: what this machine has, and whether it computes the meta gradient correctly."""
 
 import argparse
 import json
@@ -43,7 +43,7 @@ _CLASSES = 3
 
 
 class Check(NamedTuple):
-    """One question to this machine and its answer."""
+    """One check of this machine and its result."""
 
     name: str
     ok: bool
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser(
         "doctor",
-        help="check this machine; what to paste into a bug report",
+        help="check this machine; prints what to paste into a bug report",
         description="Versions, devices, data sets, folders, and whether this build of torch computes the meta gradient "
         "rightly. Exit code 1 if a check fails.",
     )
@@ -104,7 +104,7 @@ def about_machine() -> dict[str, str]:
 
 
 def found_data() -> dict[str, str | None]:
-    """Where each data set was found; None where it was not."""
+    """Where each data set was found; None if it wasn't."""
     places = {name: entry.find() for name, entry in CATALOGUE.items()}
     return {name: None if where is None else tilde(str(where)) for name, where in places.items()}
 
@@ -120,7 +120,7 @@ def _tilde_in(check: Check) -> Check:
 
 
 def devices() -> list[torch.device]:
-    """Those that vri can train on here."""
+    """The devices that vri can train on here."""
     return [torch.device("cpu"), *(torch.device("cuda", number) for number in range(torch.cuda.device_count()))]
 
 
@@ -141,7 +141,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def all_checks() -> list[Check]:
-    """Ask everything; takes some seconds and leaves nothing behind."""
+    """Run all checks; takes some seconds and leaves nothing behind."""
     checks = [writing_check("data folder", default_root()), writing_check("current folder", Path.cwd())]
     for device in devices():
         checks += [*meta_gradient_checks(device), bfloat16_check(device)]
@@ -149,7 +149,7 @@ def all_checks() -> list[Check]:
 
 
 def writing_check(name: str, folder: Path) -> Check:
-    """Whether files can be made there, or in the folder that it would be made in; and the space that is left."""
+    """Whether files can be created there, or in the folder it would be created in; and the free space."""
 
     def ask() -> tuple[bool, str]:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
@@ -166,7 +166,7 @@ def writing_check(name: str, folder: Path) -> Check:
 
 
 def meta_gradient_checks(device: torch.device) -> list[Check]:
-    """Whether the ways to the meta gradient agree on this device, for a network with convolution and BatchNorm."""
+    """Whether all ways to compute the meta gradient agree here, for a network with convolution and BatchNorm."""
 
     def ask(hypergradient: str, tolerance: float) -> tuple[bool, str]:
         expected, found = (meta_gradient(way, device, torch.float64) for way in ("backprop", hypergradient))
@@ -180,9 +180,9 @@ def meta_gradient_checks(device: torch.device) -> list[Check]:
 
 
 def bfloat16_check(device: torch.device) -> Check:
-    """Whether the meta gradient in bfloat16 points where that in float32 does.
+    """Whether the meta gradient in bfloat16 has the same direction as in float32.
 
-    Asked in a process of its own: on some processors the kernels of torch crash.
+    Checked in a separate process: on some processors torch's kernels crash.
     """
     ok, detail = _bfloat16_answer(device, {})
     if not ok and device.type == "cpu" and _bfloat16_answer(device, _WITHOUT_AMX)[0]:
@@ -215,7 +215,7 @@ def _bfloat16_answer(device: torch.device, settings: Mapping[str, str]) -> tuple
 def _asked(name: str, ask: Callable[[], tuple[bool, str]]) -> Check:
     try:
         return Check(name, *ask())
-    except Exception as error:  # whatever a broken build raises is the finding
+    except Exception as error:  # whatever a broken build raises is the result
         return Check(name, False, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
 
 
@@ -229,7 +229,7 @@ def meta_gradient(
             nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, _CLASSES)
         ).to(device, dtype)
     batches = []
-    for count in (12, 9):  # noisy and clean samples
+    for count in (12, 9):  # noisy and trusted samples
         inputs = torch.randn(count, 2, 6, 6, generator=generator, dtype=torch.float64)
         batches.append((inputs.to(device, dtype), (torch.arange(count) % _CLASSES).to(device)))
     method = VRI(
@@ -252,7 +252,7 @@ def meta_gradient(
 
 
 class _Recorder(torch.optim.Optimizer):
-    """In place of the meta optimizer: keeps the gradient it is given and moves nothing."""
+    """Replaces the meta optimizer: keeps the gradient it is given and updates nothing."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})

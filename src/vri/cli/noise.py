@@ -19,28 +19,28 @@ _CONFUSED = 5  # pairs that are printed
 
 def add(commands: Any) -> None:
     """Describe the command."""
-    parser = commands.add_parser("noise", help="draw wrong labels for a data set and keep them in a file")
+    parser = commands.add_parser("noise", help="draw wrong labels for a data set and save them in a file")
     parser.add_argument("dataset", help="its name, such as digits or cifar10")
     parser.add_argument(
         "--type",
         required=True,
         help="uniform, flip, pair, instance, open-uniform, open-pair, or a round of human labels",
     )
-    parser.add_argument("--rate", type=float, help="share of noise, 0 to 1; human labels have their own")
+    parser.add_argument("--rate", type=float, help="share of noise, 0 to 1; not for human labels")
     parser.add_argument("--seed", type=int, help="of the draw (default: 0)")
-    parser.add_argument("--root", type=Path, help="folder with the data set's files, where it isn't found")
+    parser.add_argument("--root", type=Path, help="folder with the data set's files, if they aren't found")
     parser.add_argument("--limit", type=int, help="only the first LIMIT training samples")
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("noise.npz"),
-        help="file for the labels; the matrix goes beside it as PNG and CSV",
+        help="file for the labels; the matrix is saved next to it as PNG and CSV",
     )
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    # imported here, as --help needn't wait for them
+    # imported here, since they would slow down --help
     from vri import data
     from vri.files import atomic_write
     from vri.paper.plots import transition_figure
@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
     drawn = _draw(options, images, y)
     names, matrix = images.class_names, drawn.matrix.numpy()
 
-    what = "labels" if drawn.seed is None else "noise"  # people's, or drawn
+    what = "labels" if drawn.seed is None else "noise"  # human, or drawn
     picture, table = io.BytesIO(), io.StringIO()
     transition_figure(picture, matrix, names, f"{images.name}: {options.type} {what}, {drawn.rate:.1%} wrong")
     writer = csv.writer(table, lineterminator="\n")

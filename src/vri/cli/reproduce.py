@@ -10,7 +10,7 @@ def add(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser(
         "reproduce",
-        help="the paper's tables and figures, with published numbers beside ours",
+        help="make the paper's tables and figures, with published numbers next to ours",
         description="Run and draw tables and figures of the paper. Runs that are done are not done again: the same "
         "command goes on where it stopped, also on several machines that share --out.",
         epilog="Example: vri reproduce tab:efficiency --jobs 2; vri reproduce all --page results.md",
@@ -19,13 +19,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--scale", default="quick", help="quick: slices, short schedules (default); or paper")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each cell (default 3)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1, with all cores)")
-    parser.add_argument("--minutes", type=float, help="begin no run after so many minutes")
+    parser.add_argument("--minutes", type=float, help="start no run after this many minutes")
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder for runs, tables and figures")
     parser.add_argument("--root", help="folder to look in first for data sets")
     parser.add_argument("--weights", help="file with ImageNet weights, for tab:cloth at paper scale")
-    parser.add_argument("--page", type=Path, help="Markdown page to write the results into, a block each")
-    parser.add_argument("--draw", action="store_true", help="run nothing: draw what is there")
-    parser.add_argument("--submit", metavar="CLUSTER", help="let a cluster do the runs: slurm, or local to try it")
+    parser.add_argument("--page", type=Path, help="Markdown page to write the results into, one block each")
+    parser.add_argument("--draw", action="store_true", help="run nothing: draw the existing results")
+    parser.add_argument("--submit", metavar="CLUSTER", help="run on a cluster: slurm, or local to try it")
     parser.add_argument(
         "--submit-option", action="append", default=[], metavar="KEY=VALUE", help="of submitit: slurm_partition=gpu, …"
     )
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> dict[str, Any]:
-    """Refuse wrong options before anything is looked for; those of submitit as a dict."""
+    """Refuse wrong options before anything else; return those of submitit as a dict."""
     from vri.paper.catalogue import find
     from vri.paper.experiments import SCALES
     from vri.paper.grid import CLUSTERS
@@ -107,7 +107,7 @@ def _check(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _report(results: Any, out: Path) -> str:
-    """What the terminal shows of an experiment."""
+    """What the terminal shows about an experiment."""
     from vri.paper.report import sheet
 
     experiment, table = results.experiment, sheet(results)

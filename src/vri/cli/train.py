@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # imported where it is needed: `vri --help` is quick
+if TYPE_CHECKING:  # imported where it is needed, to keep `vri --help` quick
     from vri.paper.settings import Settings
 
-# the settings that have an option of their own; all others go as key=value
+# the settings that have their own option; all others are given as key=value
 _OPTIONS: dict[str, tuple[type, str]] = {
     "dataset": (str, "a name of `vri data list`, a folder of images by class, or a CSV manifest"),
     "root": (str, "folder with the data set's files"),
@@ -19,7 +19,7 @@ _OPTIONS: dict[str, tuple[type, str]] = {
     "backbone": (str, "resnet32, ...; timm:NAME, torchvision:NAME or module:path.to.factory"),
     "weights": (str, "file with ImageNet weights, for resnet50"),
     "epochs": (int, "passes through the training set"),
-    "limit": (int, "train on a slice of so many samples"),
+    "limit": (int, "train on this many samples only"),
     "seed": (int, "of split, noise, initial weights and order"),
     "precision": (str, "fp32 or bf16"),
     "device": (str, "auto, cpu or cuda"),
@@ -43,8 +43,8 @@ def add(commands: Any) -> None:
     )
     for name, (kind, text) in _OPTIONS.items():
         parser.add_argument(f"--{name}", type=kind, help=text, metavar=name.upper())
-    parser.add_argument("--out", type=Path, help="folder for all that the run leaves")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument("--out", type=Path, help="folder for everything that the run writes")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--sync-batchnorm", action="store_true", help="under torchrun: BatchNorm over all workers")
     parser.add_argument("--list", action="store_true", help="list the configurations that come with vri")
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
         except parallel.WorkerLost as error:
             print(f"vri train: {error}", file=sys.stderr, flush=True)
             sys.stdout.flush()
-            os._exit(2)  # the threads of a broken process group may abort a process that ends in the usual way
+            os._exit(2)  # the threads of a broken process group may abort a process that exits normally
         except KeyboardInterrupt:
             if parallel.first():
                 raise

@@ -1,4 +1,4 @@
-"""All tables and figures of the paper, by name, and what it takes to run them."""
+"""All tables and figures of the paper, by name, and what they need to run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ def lacking(experiment: Experiment, scale: str, root: str | None) -> list[str]:
 
 
 def why_not(experiment: Experiment, names: Sequence[str]) -> str:
-    """What to do about data that is lacking."""
+    """What to do about missing data."""
     hints = [f"{name} ({CATALOGUE[name].instructions or f'vri data get {name}'})" for name in names]
     return f"{experiment.name} needs {', '.join(hints)}; where the files lie elsewhere, give --root"
 
@@ -40,7 +40,7 @@ def why_not(experiment: Experiment, names: Sequence[str]) -> str:
 def runs_of(
     experiments: Sequence[Experiment], scale: str, seeds: int, root: str | None, weights: str | None = None
 ) -> list[Run]:
-    """The runs of all of them, each once; `weights` are those of ResNet-50."""
+    """The runs of all these experiments, each once; `weights` are those of ResNet-50."""
     found: dict[str, Run] = {}
     for experiment in experiments:
         for run in experiment.runs(scale, seeds, root):

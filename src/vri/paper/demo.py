@@ -1,4 +1,4 @@
-"""`vri demo`: VRI beside three baselines on real data with 40 % wrong labels."""
+"""`vri demo`: VRI compared with three baselines on real data with 40 % wrong labels."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ from vri.paper.training_run import train_run
 from vri.training.progress import say_nothing
 
 COMPARED = ("cross-entropy", "clean-only", "fine-tuned", "vri")
-SKYLINE = "all labels right"  # cross-entropy without any noise: what could be reached at best
+SKYLINE = "all labels right"  # cross-entropy without any noise: an upper bound
 
 SIZES: dict[str, dict[str, Any]] = {
     "digits": {"limit": 1200, "clean": 100, "epochs": 60},
@@ -72,7 +72,7 @@ def compare(
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"{out} is a file, expected a folder; give another --out")
     start, sizes = time.perf_counter(), SIZES[dataset] | ({} if epochs is None else {"epochs": epochs})
-    unfinished = out / "unfinished"  # runs are kept here while the demo is under way
+    unfinished = out / "unfinished"  # runs are kept here while the demo is running
     folder = unfinished / f"{dataset}-{noise_name}-{rate}-{sizes['epochs']}"
     names = [(name, seed) for seed in range(seeds) for name in (*COMPARED, SKYLINE)]
     records: list[Record] = []
@@ -93,7 +93,7 @@ def compare(
                 backbone="mlp",
                 lr=lr,
                 weight_decay=weight_decay,
-                join_selected=True,  # where a method can select, beside the clean samples
+                join_selected=True,  # if a method can select, in addition to the trusted samples
                 seed=seed,
                 tensorboard=False,
                 **sizes,
@@ -124,7 +124,7 @@ def compare(
 
 
 def _transitions(method: Method, sets: Prepared) -> Record:
-    """How labels got confused: the truth, and what the classifier's predictions say."""
+    """How labels were confused: the truth, and the estimate from the classifier's predictions."""
     assert sets.noise is not None
     assert sets.test_transform is not None
     inputs, labels = sets.train  # type: ignore[misc]  # in memory

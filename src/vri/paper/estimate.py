@@ -1,4 +1,4 @@
-"""About how long a run takes: by runs of its kind that are done, else by the cost of a step of its method."""
+"""About how long a run takes: from finished runs of its kind, else from the cost of a step of its method."""
 
 import math
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ _STEP = {
     "vgg19_bn": 2.5,
 }
 _META_NETWORKS = 0.006  # seconds that VRI's networks take per step on one core, whatever the classifier
-_KIND = ("dataset", "method", "backbone", "epochs", "limit")  # settings that tell how long a run takes
+_KIND = ("dataset", "method", "backbone", "epochs", "limit")  # settings that determine how long a run takes
 _SAMPLES = {"digits": 1337, "fashion-mnist": 59_000, "clothing1m": 1_000_000, "food101n": 310_000}
 
 
 def seconds_of(runs: Sequence[Run], folder: Path) -> list[float]:
-    """Of each run, on one core."""
+    """Seconds of each run, on one core."""
     known: dict[tuple[object, ...], list[float]] = {}
     for row in RunTable(folder / TABLE).rows().values():
         if row.get("seconds"):
@@ -40,7 +40,7 @@ def seconds_of(runs: Sequence[Run], folder: Path) -> list[float]:
 
 
 def plan_text(runs: Sequence[Run], folder: Path, processes: int) -> str:
-    """How many runs are to be done, and about how long they take."""
+    """How many runs remain, and about how long they take."""
     left = missing(runs, folder)
     words = f"{len(runs)} runs, {len(runs) - len(left)} done before"
     if not left:

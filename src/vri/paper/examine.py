@@ -1,4 +1,4 @@
-"""What is looked at when a run of a grid is over, besides its accuracy."""
+"""What is examined at the end of a run, besides its accuracy."""
 
 import statistics
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from vri.paper.prepare import Prepared
 from vri.training.evaluation import modes_restored
 
 BINS = 60  # of the losses' histogram
-LARGEST = 12.0  # loss at its right end, which takes all larger ones
+LARGEST = 12.0  # loss at its right end; larger ones count there
 _DRAWS = 8  # of the rectifying vector, per sample
-_ROUNDS = 40  # of steps whose time is taken
+_ROUNDS = 40  # of timed steps
 _BATCH = 500
 
 
 def rectification(method: Method, sets: Prepared) -> dict[str, Any]:
     """Losses of the training samples before and after rectification, and the transition matrices (fig:vis).
 
-    The matrices are P(given label | class), the class being the true one, the one predicted from the rectified logits
-    (as the paper does) and the one predicted by the classifier alone.
+    The matrices are P(given label | class), where the class is the true one, the one predicted from the rectified
+    logits (as in the paper) and the one predicted by the classifier alone.
     """
     assert isinstance(method, VRI)
     assert sets.true_labels is not None
@@ -63,9 +63,9 @@ def rectification(method: Method, sets: Prepared) -> dict[str, Any]:
 
 
 def step_time(method: Method, sets: Prepared) -> dict[str, Any]:
-    """Time of a step against plain cross-entropy on the same model; both take turns, so a busy machine slows both.
+    """Time of a step relative to plain cross-entropy on the same model; both take turns, so a busy machine slows both.
 
-    It goes on training, so it comes last.
+    This continues the training, so it comes last.
     """
     batch, meta_batch = (_first_batch(method, sets, part) for part in ("train", "clean"))
     classifier = method.classifier

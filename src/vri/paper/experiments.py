@@ -1,4 +1,4 @@
-"""What a table or figure is made of: rows and columns of settings, each cell with a run for every seed."""
+"""The parts of a table or figure: rows and columns of settings; each cell has one run per seed."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,9 @@ class TableRow:
     """A method or a variant of one.
 
     Attributes:
-        label: what it is called in the table.
-        settings: those that make it what it is.
-        published: its name in the paper's table: (method, detail, backbone), the last two where they matter.
+        label: its name in the table.
+        settings: those that define it.
+        published: its name in the paper's table: (method, detail, backbone), the last two if they matter.
     """
 
     label: str
@@ -30,13 +30,13 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Column:
-    """Data and noise, or what else is varied across.
+    """Data and noise, or whatever else varies between columns.
 
     Attributes:
         label: heading.
-        settings: those that it stands for.
+        settings: those that define it.
         group: panel or line of a figure that it belongs to.
-        x: its place on the axis of a figure.
+        x: its position on the axis of a figure.
     """
 
     label: str
@@ -53,8 +53,7 @@ class Grid:
         rows: methods.
         columns: what they are tried on.
         about: the setting in words.
-        rates: learning rate and weight decay by "data set, backbone" and by method, where a row or column says nothing
-            else.
+        rates: learning rate and weight decay by "data set, backbone" and by method, unless a row or column sets them.
     """
 
     rows: Sequence[TableRow]
@@ -68,16 +67,16 @@ class Experiment:
     """A table or figure of the paper.
 
     Attributes:
-        name: the paper's own.
+        name: the paper's label.
         title: what it shows.
-        claim: what the paper reads from it.
+        claim: what the paper concludes from it.
         grids: by scale.
-        verdict: whether the claim holds, in words, from results.
+        verdict: says in words whether the claim holds, given results.
         draw: draws the figure; None for a table.
-        score: which accuracy counts at paper scale: of the "last" epoch, or "last_10_mean" as in one of its tables;
-            short schedules have no ten epochs at their end, there it is always the last.
-        examine: what else each run looks at.
-        compare: row that the others are compared with, seed by seed; None compares nothing.
+        score: which accuracy counts at paper scale: that of the "last" epoch, or "last_10_mean" as in one of its
+            tables. With short schedules it is always the last.
+        examine: what else to examine at the end of each run.
+        compare: row that the others are compared with, seed by seed; None for no comparison.
     """
 
     name: str
@@ -92,16 +91,16 @@ class Experiment:
 
     @property
     def folder(self) -> str:
-        """Of its files: the name, without what a file system may refuse."""
+        """Name of its files, without characters that a file system may refuse."""
         return self.name.replace(":", "-")
 
     def runs(self, scale: str, seeds: int, root: str | None = None) -> list[Run]:
-        """All of them, seed by seed: a table of one seed is there before the second begins."""
+        """All runs, seed by seed: the table of one seed is complete before the second starts."""
         grid = self.grids[scale]
         return [self.run(grid, row, c, s, root) for s in range(seeds) for c in grid.columns for row in grid.rows]
 
     def run(self, grid: Grid, row: TableRow, column: Column, seed: int, root: str | None = None) -> Run:
-        """That of a cell and a seed. Settings of the row win, but of options those of the column, which vary them."""
+        """The run of a cell and a seed. The row's settings win, except for options, where the column's win."""
         options = {**row.settings.get("options", {}), **column.settings.get("options", {})}
         merged = {**column.settings, **row.settings, "options": options}
         rates = grid.rates.get(f"{merged['dataset']}, {merged.get('backbone')}", {}).get(merged["method"])
@@ -117,11 +116,11 @@ class Experiment:
         return list(dict.fromkeys(str(c.settings["dataset"]) for c in self.grids[scale].columns))
 
 
-_KNOWS_THE_RATE = ("co-teaching", "jocor")  # are told the share of wrong labels, as in their papers
+_KNOWS_THE_RATE = ("co-teaching", "jocor")  # get the share of wrong labels, as in their papers
 
 
 def wrong_share(settings: Settings) -> float:
-    """The share of wrong labels that noise at this rate makes, for methods that must know it."""
+    """The share of wrong labels that noise of this rate causes, for methods that must know it."""
     if settings.noise == "uniform":
         return 0.9 * settings.rate if settings.dataset != "cifar100" else 0.99 * settings.rate
     if settings.noise.startswith("open-"):
@@ -140,7 +139,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Results:
-    """What came out of an experiment so far."""
+    """The results of an experiment so far."""
 
     experiment: Experiment
     scale: str
@@ -164,11 +163,11 @@ class Results:
 
     @property
     def complete(self) -> bool:
-        """Whether all runs are there."""
+        """Whether all runs are done."""
         return len(self.found) == len({run.key for run in self.experiment.runs(self.scale, self.seeds)})
 
     def records(self, row: str, column: str) -> list[Record]:
-        """All runs of a cell that are there, failed ones too, in the order of their seeds."""
+        """All finished runs of a cell, including failed ones, in the order of their seeds."""
         at, where = self._row(row), self._column(column)
         keys = [self.experiment.run(self.grid, at, where, seed).key for seed in range(self.seeds)]
         return [self.found[key] for key in keys if key in self.found]
@@ -178,7 +177,7 @@ class Results:
         return [r["epochs"][quantity] for r in self.records(row, column) if r.get("epochs")]
 
     def examined(self, row: str, column: str) -> list[Record]:
-        """What else was looked at, one record per run that did not fail."""
+        """What else was examined, one record per run that did not fail."""
         return [r["examined"] for r in self.records(row, column) if r.get("examined")]
 
     def scores(self, row: str, column: str, score: str | None = None) -> list[float]:
@@ -187,7 +186,7 @@ class Results:
         return [100 * r[kind] for r in self.records(row, column) if r.get(kind) is not None]
 
     def mean(self, row: str, column: str) -> float:
-        """Mean accuracy in %; NaN where there is none."""
+        """Mean accuracy in %; NaN if there is none."""
         values = self.scores(row, column)
         return statistics.mean(values) if values else float("nan")
 

@@ -1,4 +1,4 @@
-"""The figures of the paper: what is run for each, at either scale; `vri.paper.figures` draws them."""
+"""The figures of the paper: the runs of each, at both scales; `vri.paper.figures` draws them."""
 
 from collections.abc import Mapping
 from dataclasses import replace

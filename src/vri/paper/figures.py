@@ -11,7 +11,7 @@ from vri.paper.experiments import Picture, Results
 from vri.paper.plots import COLOURS, transition_heatmap
 from vri.paper.verdicts import running_mean
 
-# colour, line style and marker of a row: each alone tells the rows apart
+# colour, line style and marker of a row: each alone distinguishes the rows
 LOOKS = {
     "VRI": (COLOURS[0], "-", "o"),
     "MC": (COLOURS[4], "--", "s"),
@@ -87,7 +87,7 @@ def rectification(results: Results) -> Picture:
 
 
 def collapse(results: Results) -> Picture:
-    """Variance by epoch, a panel for each bound."""
+    """Variance by epoch, one panel per bound."""
     (column,) = results.columns
     kinds = list(dict.fromkeys(row.split(", ", 2)[2] for row in results.rows))
     figure = Figure(figsize=(1.0 + 4.8 * len(kinds), 4.4), layout="constrained", dpi=_DPI)
@@ -113,7 +113,7 @@ def collapse(results: Results) -> Picture:
         axes.grid(alpha=0.3)
     variances = [float(str(line[-1])) for line in numbers]
     if variances and min(variances) < 0.05 * max(variances):
-        figure.axes[0].set_yscale("log")  # shared by all; a linear axis from 0 shows best what did not collapse
+        figure.axes[0].set_yscale("log")  # shared by all; else a linear axis shows best that nothing collapsed
     else:
         figure.axes[0].set_ylim(bottom=0)
     figure.axes[0].set_ylabel("variance ‖σ²‖/√c of the posterior")
@@ -188,7 +188,7 @@ def sensitivity(results: Results) -> Picture:
 
 
 def _legend(figure: Figure) -> None:
-    """Of all panels, below them, where it covers no data."""
+    """One legend for all panels, below them, where it covers no data."""
     found: dict[str, Artist] = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()

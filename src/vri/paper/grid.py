@@ -1,7 +1,7 @@
 """Many independent runs: resumable, in parallel, and on several machines that share a folder.
 
-Processes take runs from one list. Each locks a run while it works on it; the lock of a process that died is free again,
-and whoever takes it goes on from the last checkpoint. What came out is a line of ``runs.jsonl``.
+Processes take runs from one list. Each locks a run while it works on it. When a process dies its lock is released, and
+the next process to take the run resumes from the last checkpoint. The result is a line of ``runs.jsonl``.
 """
 
 import multiprocessing
@@ -35,7 +35,7 @@ TABLE = "runs.jsonl"
 UNFINISHED = "unfinished"  # folder of checkpoints and locks
 CLUSTERS = ("slurm", "local")
 _KEPT = ("last", "last_10_mean", "best_chosen_on_test", "noise_rate", "noise_hash", "split_hash", "seconds")
-_WAIT = 2.0  # seconds between two looks at runs that others work on
+_WAIT = 2.0  # seconds between two checks of runs that others work on
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Run:
     """One run of a grid.
 
     Attributes:
-        settings: all that it depends on.
-        curves: whether the result has all epochs, or only the last one.
-        examine: what else is looked at when the training is over: a name of `examine.EXAMINATIONS`.
+        settings: everything that it depends on.
+        curves: whether the result contains all epochs or only the last one.
+        examine: what else to examine at the end of the training: a name in `examine.EXAMINATIONS`.
     """
 
     settings: Settings
@@ -54,12 +54,12 @@ class Run:
 
     @cached_property
     def content(self) -> Record:
-        """What makes it this run and no other."""
+        """What identifies the run."""
         return content(self.settings) | ({} if self.examine is None else {"examine": self.examine})
 
     @cached_property
     def key(self) -> str:
-        """Its name in the table."""
+        """Its key in the table."""
         return key_of(self.content)
 
     def __str__(self) -> str:
@@ -69,21 +69,21 @@ class Run:
 
 
 def results(runs: Sequence[Run], folder: Path) -> dict[str, Record]:
-    """What came out of those that are done, by key."""
+    """The results of finished runs, by key."""
     rows = RunTable(folder / TABLE).rows()
     return {run.key: rows[run.key] for run in runs if run.key in rows}
 
 
 def missing(runs: Sequence[Run], folder: Path) -> list[Run]:
-    """Those without a result."""
+    """The runs without a result."""
     done = results(runs, folder)
     return [run for run in runs if run.key not in done]
 
 
 def run_grid(runs: Sequence[Run], folder: Path, *, processes: int = 1, minutes: float | None = None) -> bool:
-    """Do all runs without a result, in so many processes; whether all have one in the end.
+    """Do all runs without a result, in this many processes; return whether all have one in the end.
 
-    Several calls, on one machine or on many, may share a folder. After `minutes` no new run is begun.
+    Several calls, on one machine or many, may share a folder. No run starts after `minutes`.
     """
     if processes < 1:
         raise ValueError(f"processes={processes}: expected 1 or more")
@@ -98,7 +98,7 @@ def run_grid(runs: Sequence[Run], folder: Path, *, processes: int = 1, minutes: 
         process.start()
     try:
         alive: list[BaseProcess] = [*started]
-        while alive:  # one that died is waited for at once, or its number would still look alive
+        while alive:  # a process that died is waited for at once, or its id would still look alive
             wait([process.sentinel for process in alive])
             alive = [process for process in alive if process.is_alive()]
     except KeyboardInterrupt:
@@ -119,7 +119,7 @@ def run_grid(runs: Sequence[Run], folder: Path, *, processes: int = 1, minutes: 
 def work(runs: Sequence[Run], folder: Path, deadline: float | None = None, threads: int | None = None) -> None:
     """Do runs until all are done, by us or by others.
 
-    A run that can't be done (a ValueError) doesn't end the grid: the error is raised when all others are done.
+    A run that fails (with a ValueError) doesn't end the grid: the error is raised when all others are done.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -145,7 +145,7 @@ def work(runs: Sequence[Run], folder: Path, deadline: float | None = None, threa
                     except ValueError as error:
                         failed[run.key] = ValueError(f"{run}: {error}")
                         continue
-                    except OSError:  # a network can lose a lock: then another one has done the run, and tidied up
+                    except OSError:  # a network can lose a lock: then another process has done the run and cleaned up
                         if run.key not in table.rows():
                             raise
                     finished = len(keys & table.rows().keys())
@@ -153,10 +153,10 @@ def work(runs: Sequence[Run], folder: Path, deadline: float | None = None, threa
                     left = (len(keys) - finished) * pace
                     print(f"{finished}/{len(keys)} {run} ({left:.0f} s left)", file=sys.stderr, flush=True)
                 shutil.rmtree(unfinished / run.key, ignore_errors=True)
-            with suppress(OSError):  # whoever still holds it finds the run in the table
+            with suppress(OSError):  # a process that still holds it finds the run in the table
                 lock.unlink()
         if not begun and not late:
-            time.sleep(_WAIT)  # others work on all that is left: wait, in case one of them dies
+            time.sleep(_WAIT)  # others work on all remaining runs: wait, in case one of them dies
     if failed:
         first, *more = failed.values()
         others = f" ({len(more)} more runs failed)" if more else ""
@@ -166,13 +166,13 @@ def work(runs: Sequence[Run], folder: Path, deadline: float | None = None, threa
 
 
 def _train(run: Run, out: Path) -> Record:
-    """Do a run, or the rest of it; its row of the table."""
+    """Do a run, or the rest of it; return its row of the table."""
     row: Record = {"key": run.key, "settings": run.content}
     look = None if run.examine is None else EXAMINATIONS[run.examine]
     settings = replace(run.settings, tensorboard=False)
-    try:  # without remarks, such as how to go on, which the command says itself
+    try:  # without remarks, such as how to resume, which the command prints itself
         record = train_run(settings, out, resume=True, progress=False, examine=look, on_remark=say_nothing)
-    except DivergenceError as error:  # so it would each time: a result, too; what follows its first sentence is advice
+    except DivergenceError as error:  # a result too: it would diverge each time
         return row | dict.fromkeys(_KEPT) | {"failed": str(error).partition(". ")[0], "epochs": {}}
     epochs = record["epochs"] if run.curves else record["epochs"][-1:]
     row |= {key: record[key] for key in _KEPT} | {"epochs": as_columns(epochs)}
@@ -180,7 +180,7 @@ def _train(run: Run, out: Path) -> Record:
 
 
 def as_columns(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """A history as one list per quantity, in six digits; those that were never there are left out."""
+    """A history as one list per quantity, to six digits; quantities without any value are left out."""
     names = dict.fromkeys(name for row in epochs for name in row)
     columns = {name: [_rounded(row.get(name)) for row in epochs] for name in names}
     return {name: values for name, values in columns.items() if any(v is not None for v in values)}
@@ -193,21 +193,21 @@ def _rounded(value: Any) -> Any:
 
 
 def _work_in_child(errors: "SimpleQueue[Exception]", runs: Sequence[Run], folder: Path, deadline: float | None) -> None:
-    """A process of `run_grid`: hands its error over, and does not outlive the process that started it."""
+    """A process of `run_grid`: passes its error on, and does not outlive the process that started it."""
     if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)  # Ctrl-C in a terminal is not for us: `run_grid` passes it on, once
+        os.setpgid(0, 0)  # don't receive Ctrl-C from the terminal: `run_grid` passes it on, once
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(runs, folder, deadline, threads=1)
-    except KeyboardInterrupt:  # saved what it had
+    except KeyboardInterrupt:  # the run has been saved
         sys.exit(130)
     except Exception as error:
         if not isinstance(error, (ValueError, OSError, ImportError)):
             traceback.print_exc()
         try:
             errors.put(error)
-        except Exception:  # one that can't be sent
+        except Exception:  # an error that can't be pickled
             errors.put(RuntimeError(f"{type(error).__name__}: {error}"))
         sys.exit(1)
 
@@ -220,7 +220,7 @@ def _end_with_parent() -> None:
 
 
 def _stop(processes: Sequence[BaseProcess]) -> None:
-    """Let them save their step and end; with a second Ctrl-C at once, with a third whatever they do."""
+    """Let them save their step and end; a second Ctrl-C ends them at once, a third kills them."""
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
         for process in processes:
             if process.is_alive() and process.pid is not None:
@@ -236,12 +236,12 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
 def submit(
     runs: Sequence[Run], folder: Path, *, cluster: str, processes: int, options: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """Let jobs of a cluster do the runs; each works until none is left.
+    """Do the runs in jobs on a cluster; each job works until none is left.
 
     Args:
-        runs: what is to be done.
+        runs: the runs to do.
         folder: of the results, which all machines must see; its subfolder ``submitit`` has the logs.
-        cluster: "slurm", or "local" for processes of this machine.
+        cluster: "slurm", or "local" for processes on this machine.
         processes: how many jobs.
         options: of submitit's executor, such as ``slurm_partition``, ``timeout_min`` or ``gpus_per_node``.
 

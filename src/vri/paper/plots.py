@@ -1,4 +1,4 @@
-"""Figures. Each is drawn from numbers that are also written as CSV beside it."""
+"""Figures. The numbers behind each are also written as CSV next to it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by colour-blind readers; line styles carry the same in grey
+# Okabe and Ito's colours, which colour-blind readers can distinguish; line styles do the same in grey
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7")
 STYLES = ((0, (1, 1)), "--", "-.", "-", (0, (5, 1)), (0, (3, 1, 1, 1)))
 
@@ -59,7 +59,7 @@ def demo_figure(
     true_matrix: npt.NDArray[np.float64],
     estimated_matrix: npt.NDArray[np.float64],
 ) -> None:
-    """Accuracy curves, and the estimated transition matrix beside the true one."""
+    """Accuracy curves, and the estimated transition matrix next to the true one."""
     figure = Figure(figsize=(14.5, 4.6), layout="constrained", dpi=130)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.35, 1, 1))
     accuracy_curves(left, curves, colours(list(curves)))

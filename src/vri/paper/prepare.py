@@ -19,13 +19,13 @@ from vri.paper.settings import Settings, SettingsError, nearest
 _PLAIN = ("digits", "fashion-mnist")  # sets that are not cropped or flipped unless asked for
 _BACKBONES = {"digits": "mlp", "fashion-mnist": "small_cnn"}
 _CROP = 4  # pixels of padding, as usual for 32x32 images
-_SHIFT = 2  # likewise, for trainings of a few epochs, which learn too slowly with more
+_SHIFT = 2  # likewise, for training of a few epochs, which is too slow with more
 _RAND_AUGMENT = 2  # operations per image
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Sets and transforms of a run, and what is known about their labels."""
+    """Data sets and transforms of a run, and what is known about their labels."""
 
     train: Data
     clean: Data | None
@@ -37,7 +37,7 @@ class Prepared:
     class_names: tuple[str, ...]
     channels: int
     image_size: int
-    backbone: str  # that suits the data
+    backbone: str  # the default for the data
     transform: Augment | None = None
     meta_transform: Augment | None = None
     test_transform: Augment | None = None
@@ -105,9 +105,9 @@ def _from_memory(settings: Settings, images: ImageData) -> Prepared:
 
 
 def _split(settings: Settings, images: ImageData) -> dict[str, Tensor]:
-    """Train, clean and validation samples of the training part."""
+    """Training, trusted and validation samples of the training part."""
     classes, y = images.num_classes, images.train_y
-    # out-of-distribution samples have no class to balance: they all go to training, and count in its size
+    # out-of-distribution samples have no class to balance: they all go to training, and its size includes them
     closed = torch.arange(len(y)) if images.open_set is None else (~images.open_set).nonzero().squeeze(1)
     sizes = {"clean": settings.clean, "validation": settings.validation}
     limit = settings.limit
@@ -169,7 +169,7 @@ def draw_noise(settings: Settings, images: ImageData) -> noise.Noise | None:
 
 
 def _from_files(settings: Settings, files: FileData) -> Prepared:
-    """Sets of image files: their labels are as noisy as they are."""
+    """Sets of image files: their labels have their own noise, and none is added."""
     if settings.noise != "none":
         raise SettingsError(
             f"noise={settings.noise!r} on {files.name}: noise can be added to sets that fit into memory only; "

@@ -14,14 +14,14 @@ class Published:
         table: the paper's own name of the table or figure.
         dataset: data set.
         noise: kind of noise.
-        ratio: share of noise as printed; None for labels of the real world.
+        ratio: share of noise as printed; None for real-world labels.
         method: name of the row.
         detail: what the row varies, such as k=3.
         venue: where the method was published.
         backbone: classifier.
         accuracy: test accuracy in %.
-        std: its standard deviation, where one is printed.
-        minutes: per epoch, where printed.
+        std: its standard deviation, if printed.
+        minutes: per epoch, if printed.
         note: where the paper contradicts itself.
     """
 
@@ -46,7 +46,7 @@ class Published:
 
     @property
     def cell(self) -> str:
-        """The number as printed, with a sign where a note belongs to it."""
+        """The number as printed, marked if there is a note on it."""
         spread = "" if self.std is None else f" ± {self.std:g}"
         return f"{self.accuracy:g}{spread}{'*' if self.note else ''}"
 

@@ -1,4 +1,4 @@
-"""What came out, as tables for the terminal, Markdown, CSV and LaTeX, as figures, and as blocks of a page."""
+"""Results as tables for the terminal, Markdown, CSV and LaTeX, as figures, and as blocks of a page."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ _LATEX |= {"λ": r"$\lambda$", "σ²": r"$\sigma^2$", "&": r"\&", "_": r"\_", "#
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of texts, and what must be said below it."""
+    """A table of texts, and the notes below it."""
 
     header: list[str]
     body: list[list[str]]
@@ -86,7 +86,7 @@ def sheet(results: Results) -> Sheet:
 
 
 def cell(results: Results, row: str, column: str) -> str:
-    """Mean ± sd of the last epoch, in brackets the mean of the last ten; a mark where it differs from the reference."""
+    """Mean ± sd of the last epoch, in brackets the mean of the last ten; marked if it differs from the reference."""
     records = results.records(row, column)
     failed = sum("failed" in r for r in records)
     values = results.scores(row, column, "last")
@@ -108,7 +108,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def runs_table(results: Results) -> str:
-    """Every run as a line of CSV: what a reviewer checks the table with."""
+    """Every run as a line of CSV, so that a reader can check the table."""
     kept = ("last", "last_10_mean", "noise_rate", "noise_hash", "split_hash", "seconds", "failed", "key")
     body = [
         [results.scale, row, column, r["settings"]["seed"], *(r.get(name) for name in kept)]
@@ -154,7 +154,7 @@ def write_files(results: Results, out: Path) -> None:
         picture = results.experiment.draw(results)
         texts["figure.csv"] = as_csv(picture.header, picture.numbers)
         for kind in ("png", "svg"):
-            # no date, and names of its parts that are not random: a file changes little when nothing has
+            # no date and no random ids, so that the file stays the same if nothing changed
             with rc_context({"svg.hashsalt": "vri"}), atomic_write(folder / f"figure.{kind}") as file:
                 picture.figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
     for name, text in texts.items():
@@ -163,7 +163,7 @@ def write_files(results: Results, out: Path) -> None:
 
 
 def block(results: Results, out: Path, page: Path, seeds: int) -> str:
-    """What a page says of an experiment."""
+    """What a page says about an experiment."""
     experiment = results.experiment
     link = Path(Path(os.path.relpath(out, page.parent)).as_posix()) / experiment.folder
     command = f"vri reproduce {experiment.name} --scale {results.scale} --seeds {seeds}"
@@ -185,12 +185,12 @@ def block(results: Results, out: Path, page: Path, seeds: int) -> str:
 
 
 def write_page(results: Results, out: Path, page: Path, seeds: int) -> None:
-    """Put the block of an experiment into a page, in the place of an older one."""
+    """Put the block of an experiment into a page, replacing an older one."""
     replace_block(page, results.experiment.name, block(results, out, page, seeds), TITLE)
 
 
 def replace_block(path: Path, name: str, text: str, title: str) -> None:
-    """Put `text` in the place of the block called `name`, or at the end; a new page begins with `title`."""
+    """Replace the block called `name` by `text`, or append it; a new page begins with `title`."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     page = path.read_text(encoding="utf-8") if path.exists() else f"# {title}\n"
     block = f"{begin}\n{text.strip()}\n{end}"

@@ -1,4 +1,4 @@
-"""Rows and columns that the paper's tables and figures are made of: data, methods and their options."""
+"""Rows and columns of the paper's tables and figures: data, methods and their options."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from vri.paper.settings import Settings, resolve
 Values = Mapping[str, Any]
 MakeRows = Callable[[Callable[..., TableRow]], list[TableRow]]  # from `quick` or `paper`
 
-# what the variants of VRI have no use for among the paper's settings
+# the paper's settings that variants of VRI can't use
 _WITHOUT = {"mc": ("kl_route", "kl_weight"), "non-bayesian": ("kl_route", "kl_weight", "samples")}
-# what VRI's defaults add to the paper and any meta-learning method can have; rivals have it too at quick scale
+# what VRI's defaults add to the paper and any meta-learning method can use; at quick scale rivals use it too
 GAMMA: dict[str, Any] = {"clean_weight": 4.0, "clean_updates": 300, "meta_smoothing": 0.1}
-OURS = ("vri", "mc", "non-bayesian")  # made of VRI's networks and options
+OURS = ("vri", "mc", "non-bayesian")  # with VRI's networks and options
 META = ("mw-net", "pmw-net", "mlc", "mslc", "warpi", "l2rw")
 
 DIGITS: Values = {"dataset": "digits", "clean": 100, "limit": 1000, "epochs": 70, "backbone": "mlp"}
@@ -44,13 +44,13 @@ RATES: dict[str, dict[str, tuple[float, float]]] = {
 
 
 def quick(label: str, method: str, published: tuple[str, ...] | None = None, **changes: Any) -> TableRow:
-    """A row at quick scale: VRI and its kin with their defaults, meta-learning rivals with the same γ."""
+    """A row at quick scale: VRI and its variants with their defaults, meta-learning rivals with the same γ."""
     options = {**(GAMMA if method in META else {}), **changes.pop("options", {})}
     return TableRow(label, {"method": method, **changes, "options": options}, published)
 
 
 def paper(label: str, method: str, published: tuple[str, ...] | None = None, **changes: Any) -> TableRow:
-    """A row at the paper's scale: the paper's options for VRI and its kin, each rival's own defaults."""
+    """A row at the paper's scale: the paper's options for VRI and its variants, each rival's own defaults."""
     own = {k: v for k, v in PAPER.items() if k not in _WITHOUT.get(method, ())}
     options = {**(own if method in OURS else {}), **changes.pop("options", {})}
     return TableRow(label, {"method": method, **changes, "options": options}, published)
@@ -66,7 +66,7 @@ def columns(data: Mapping[str, Values], noise: str, rates: Iterable[float], word
 
 
 def from_config(label: str, name: str) -> Column:
-    """A column with the settings of a configuration file, all but method and options."""
+    """A column with the settings of a configuration file, except method and options."""
     defaults, chosen = Settings().as_dict(), resolve(name).as_dict()
     own = {k: v for k, v in chosen.items() if v != defaults[k] or k == "dataset"}
     return Column(label, {k: v for k, v in own.items() if k not in ("method", "options", "seed")})

@@ -19,30 +19,30 @@ else:
 
 Record = dict[str, Any]
 
-# where files are and how a result is computed says nothing about what it is
+# where files are and how a result is computed doesn't change the result
 NOT_HASHED = (
     "root", "weights", "workers", "threads", "device", "tensorboard", "checkpoint_every", "evaluate_every",
 )  # fmt: skip
 
 
 def content(settings: Settings) -> Record:
-    """The settings that make a run what it is.
+    """The settings that define a run.
 
-    What is off (None or False) is left out, so that a new option that is off by default changes no key.
+    Settings that are off (None or False) are left out, so that a new option that is off by default changes no key.
     """
     chosen = settings.as_dict().items()
     return {k: v for k, v in chosen if k not in NOT_HASHED and v is not None and v is not False}
 
 
 def key_of(what: Mapping[str, Any]) -> str:
-    """The name of a run in its table: a hash of its content."""
+    """The key of a run in its table: a hash of its content."""
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class RunTable:
     """Runs that are done, by key, in a file of JSON lines that several processes may read and extend.
 
-    A line counts once its end is there, so what a killed process left of one is never read.
+    A line counts only once it is complete, so a partial line left by a killed process is never read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +51,7 @@ class RunTable:
         self._read = 0  # bytes
 
     def rows(self) -> dict[str, Record]:
-        """All of them; only what is new is read. If two have the same key, the first counts."""
+        """All runs; only new lines are read. If two have the same key, the first counts."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._read)
@@ -63,7 +63,7 @@ class RunTable:
         for line in whole.splitlines():
             try:
                 row = json.loads(line)
-            except ValueError:  # the rest of a line whose writer was killed
+            except ValueError:  # a partial line whose writer was killed
                 continue
             if isinstance(row, dict) and "key" in row:
                 self._rows.setdefault(str(row["key"]), row)
@@ -90,9 +90,9 @@ class RunTable:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[FileIO | None]:
-    """The file, which no other process has locked, or None if one has and we don't `wait`.
+    """The file, locked by this process, or None if another one has locked it and we don't `wait`.
 
-    The lock ends with the process, however it ends: the system sees to that, and on a network the file server.
+    The lock ends with the process, however it ends: the system releases it, or on a network the file server.
     """
     with open(path, "ab+", buffering=0) as file:
         try:
@@ -109,7 +109,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[FileIO | None]:
 
 def _lock(file: FileIO, wait: bool) -> None:
     if sys.platform == "win32":
-        file.seek(2**40)  # past the end: what is locked there can't be read by others
+        file.seek(2**40)  # past the end: a locked range can't be read by others
         msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
     else:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

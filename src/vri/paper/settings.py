@@ -1,4 +1,4 @@
-"""What an experiment is made of: one flat record, read from a file, the command line or both."""
+"""The settings of an experiment: one flat record, read from a file, the command line or both."""
 
 import difflib
 import inspect
@@ -18,7 +18,7 @@ OPTIMIZERS = ("sgd", "adam", "orthogonal")
 # select with a first network, train a second one on the rest: how the first one selects
 TWO_PHASES = {"two-phase": "balanced", "two-phase-smallest": "smallest"}
 AUGMENTATIONS = ("none", "crop-flip", "shift-flip", "rand-augment")
-# How a backbone that is trained in another way than the paper's wants it: defaults that come before those of `Settings`
+# For backbones that are trained differently from the paper's: defaults that override those of `Settings`
 RECIPES: dict[str | None, dict[str, Any]] = {
     "fast": {
         "epochs": 7,
@@ -36,7 +36,7 @@ _NOT_IN_A_FILE = ("generator", "autocast", "meta_optimizer", "second", "mistakes
 
 
 class SettingsError(ValueError):
-    """Settings that can't be used; the message has all of their mistakes."""
+    """Settings that can't be used; the message lists all mistakes."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Settings:
     noise_seed: int | None = None  # of the noise; that of the run if not given
     method: str = "vri"
     options: dict[str, Any] = field(default_factory=dict)  # keywords of the method
-    backbone: str | None = None  # by default one that suits the data set
+    backbone: str | None = None  # by default chosen for the data set
     weights: str | None = None  # file with pretrained weights, for resnet50
     epochs: int = 160
     batch_size: int = 100
@@ -61,15 +61,15 @@ class Settings:
     weight_decay: float = 5e-4
     schedule: str = "cosine"
     augment: str | None = None  # by default crop-flip, except for digits and Fashion-MNIST
-    mixup: float = 0.0  # of noisy and of clean samples; 0 mixes nothing
-    clean: int = 1000  # clean samples set aside, where the data set brings none; 0: the system selects its own
-    selection: str = "balanced"  # how it does so: a kind of `vri.training.selection`, or one of TWO_PHASES
-    join_selected: bool = False  # let selected samples stand beside clean ones, too
+    mixup: float = 0.0  # of noisy and of trusted samples; 0 mixes nothing
+    clean: int = 1000  # trusted samples set aside, unless the data set has its own; with 0, vri selects samples
+    selection: str = "balanced"  # how it selects: a kind of `vri.training.selection`, or one of TWO_PHASES
+    join_selected: bool = False  # use selected samples in addition to trusted ones
     selection_size: int | None = None
-    warm_up: int | None = None  # epochs of cross-entropy before it; with clean samples alone none if not given
-    first_epochs: int | None = None  # of the first network, in two phases; as many as `epochs` if not given
+    warm_up: int | None = None  # epochs of cross-entropy before it; with trusted samples only, none if not given
+    first_epochs: int | None = None  # of the first network, in two phases; `epochs` if not given
     validation: int = 0  # samples set aside for validation
-    split: str | None = None  # a file split.npz of another run, in the place of clean, validation and limit
+    split: str | None = None  # a file split.npz of another run; replaces clean, validation and limit
     limit: int | None = None  # training samples; all that are left if not given
     test_limit: int | None = None
     image_size: int | None = None  # of images read from files
@@ -97,7 +97,7 @@ def resolve(
 ) -> Settings:
     """Settings from a file, then `given` (None means not given), then ``key=value`` texts; later ones win.
 
-    All mistakes come in one `SettingsError`.
+    All mistakes are reported in one `SettingsError`.
     """
     values: dict[str, Any] = {}
     mistakes: list[str] = []
@@ -213,7 +213,7 @@ _SMALLEST = {
 
 
 def _mistakes(settings: Settings) -> list[str]:
-    """What is wrong with the values themselves; what depends on the data is checked when it is loaded."""
+    """What is wrong with the values themselves; checks that depend on the data come when it is loaded."""
     choices: dict[str, Iterable[str]] = {
         "method": METHODS,
         "optimizer": OPTIMIZERS,
@@ -257,6 +257,6 @@ def _mistakes(settings: Settings) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A guess at what was meant, to end a sentence with; nothing if none is near."""
+    """A guess at what was meant, as the end of a sentence; empty if nothing is close."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,4 +1,4 @@
-"""The tables of the paper: what is run for each, at either scale."""
+"""The tables of the paper: the runs of each, at both scales."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def tables() -> list[Experiment]:
 
 
 def _methods() -> list[Experiment]:
-    """VRI beside other methods."""
+    """VRI compared with other methods."""
     shared = ("MW-Net", "PMW-Net", "MLC (Zheng et al.)")
     small = [paper(name, *RIVALS[name]) for name in ("ELR", "MSLC", "VRI")]
     flip = Experiment(
@@ -118,7 +118,7 @@ def _methods() -> list[Experiment]:
 
 
 def _parts_of_vri() -> list[Experiment]:
-    """What each part of VRI is worth."""
+    """What each part of VRI contributes."""
     one_32, one_18 = cifars("resnet32", "CIFAR-10"), cifars("resnet18", "CIFAR-10")
     words_32, words_18 = (f"{PAPER_WORDS} ResNet-{depth}." for depth in (32, 18))
 

@@ -1,4 +1,4 @@
-"""One training run from its settings: the sets, the method, the loop, and the record it leaves."""
+"""One training run from its settings: the data sets, the method, the loop, and the record it writes."""
 
 import json
 import platform
@@ -42,7 +42,7 @@ RECORD = "record.json"
 CLASSIFIER = "classifier.safetensors"
 SPLIT = "split.npz"
 SELECTION = "selection.png"
-_LAST = 10  # epochs of the mean that stands beside the last one
+_LAST = 10  # epochs of the mean that is reported besides the last one
 
 
 def train_run(
@@ -56,17 +56,17 @@ def train_run(
     on_epoch: Callable[[Row], None] | None = None,
     on_remark: Callable[[str], None] | None = None,
 ) -> Record:
-    """Train as `settings` say; leaves record, history, events, checkpoint and classifier in `out`.
+    """Train according to `settings`; writes record, history, events, checkpoint and classifier to `out`.
 
-    On several workers, see `vri.training.distributed`, all must call it; the first one writes.
+    With several workers (see `vri.training.distributed`), all must call it; the first one writes.
 
     Args:
         settings: of the run.
-        out: folder for all that it leaves.
-        resume: go on with the run in `out`.
+        out: folder for everything that it writes.
+        resume: continue the run in `out`.
         progress: show a bar.
-        sync_batchnorm: on several workers, let BatchNorm see the whole batch; a run that goes on keeps to it.
-        examine: looks at the trained method; what it finds stands in the record as "examined".
+        sync_batchnorm: with several workers, let BatchNorm see the whole batch; a resumed run keeps this setting.
+        examine: examines the trained method; its result is in the record as "examined".
         on_epoch: as in `vri.train`.
         on_remark: as in `vri.train`.
 
@@ -175,7 +175,7 @@ def train_run(
 def select_with_first(
     settings: Settings, sets: Prepared, first: Method, out: Path, shared: dict[str, Any]
 ) -> tuple[Prepared, Record]:
-    """Two phases: train a network on all samples; its smallest losses become the clean set of the second one."""
+    """Two phases: train a network on all samples; its smallest losses select the trusted set of the second one."""
     train(first, sets.train, epochs=settings.first_epochs or settings.epochs, out=out, **shared)
     outputs = list(predict_part(first.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
     losses = parallel.gather(torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in outputs]))
@@ -200,7 +200,7 @@ def select_with_first(
 def build(
     settings: Settings, sets: Prepared, device: torch.device, sync_batchnorm: bool = False
 ) -> tuple[Method, Record]:
-    """The method on its model, and what a record says of them."""
+    """The method on its model, and what a record says about them."""
     name = settings.backbone or sets.backbone
     model = backbones.build(
         name,
@@ -250,7 +250,7 @@ def build(
 
 
 def summarise(rows: Sequence[Row]) -> Record:
-    """Test accuracy of the last epoch and the mean of the last ten, of those evaluated; the best is marked as such."""
+    """Test accuracy of the last epoch, mean of the last ten evaluated ones, and the best, marked as such."""
     scores = _test_accuracies(rows)
     if not scores:
         return {"last": None, "last_10_mean": None, "best_chosen_on_test": None}
@@ -290,7 +290,7 @@ def read_record(out: Path) -> Record | None:
 
 
 def _introduction(settings: Settings, sets: Prepared, description: Record) -> str:
-    """What is about to be trained, in a line."""
+    """What is about to be trained, in one line."""
     labels = "labels as they are" if sets.noise is None else f"{sets.noise.rate:.1%} of labels wrong"
     clean = "no clean samples" if sets.clean is None else f"{length(sets.clean)} clean samples"
     network = f"{description['backbone']} with {description['parameters']:,} parameters"
@@ -298,7 +298,7 @@ def _introduction(settings: Settings, sets: Prepared, description: Record) -> st
 
 
 def _earlier(out: Path, settings: Settings, resume: bool) -> Record:
-    """The record to go on from; {} for a new run. Refuses to overwrite a run, or to go on with another one."""
+    """The record to continue from; {} for a new run. Refuses to overwrite a run, or to continue a different one."""
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"{out} is a file, expected a folder; give another --out")
     found = read_record(out)
@@ -342,13 +342,13 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """Of the source tree that the package runs from, if it is one."""
+    """Commit of the source tree that the package runs from, if it is one."""
     folder = Path(vri.__file__).parent
     command = ["git", "-C", str(folder), "rev-parse", "--verify", "--quiet", "HEAD"]
     tracked = ["git", "-C", str(folder), "ls-files", "--error-unmatch", "__init__.py"]
     try:
         if subprocess.run(tracked, capture_output=True, timeout=10, check=False).returncode:
-            return None  # installed inside somebody else's repository
+            return None  # installed inside an unrelated repository
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None

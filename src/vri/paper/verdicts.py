@@ -1,6 +1,6 @@
 """Does a claim of the paper hold? Each function reads it from the results and says so in a sentence or two.
 
-Differences between two rows are tested in pairs over seeds: both had the same data, noise and order.
+Differences between two rows are tested in pairs over seeds: both rows had the same data, noise and order.
 """
 
 import math
@@ -16,7 +16,7 @@ from vri.paper.experiments import Results
 LEVEL = 0.05  # of significance
 NEAR = 1.0  # points of accuracy that count as "nearly the same"
 RECOVERED = 0.1  # share of a class's labels that an estimated transition matrix may misplace
-COLLAPSED = 0.1  # part of its first variance below which a posterior has collapsed
+COLLAPSED = 0.1  # share of its first variance below which a posterior counts as collapsed
 
 
 def vri_is_ahead(results: Results) -> str:
@@ -44,7 +44,7 @@ def vri_is_ahead(results: Results) -> str:
 
 
 def best_row(wanted: str) -> Callable[[Results], str]:
-    """Is one row better than the others on average?"""
+    """Is one row better than the others, on average?"""
 
     def verdict(results: Results) -> str:
         rivals = [row for row in results.rows if "default" not in row]
@@ -100,7 +100,7 @@ def efficiency(results: Results) -> str:
 
 
 def step_times(results: Results, row: str) -> tuple[float, float]:
-    """Of a step, cross-entropy = 1, and in milliseconds: medians over seeds."""
+    """Time of a step relative to cross-entropy = 1, and in milliseconds: medians over seeds."""
     (column,) = results.columns
     seen = results.examined(row, column)
     if not seen:
@@ -112,7 +112,7 @@ def step_times(results: Results, row: str) -> tuple[float, float]:
 
 
 def no_clean(results: Results) -> str:
-    """How near the selecting variants come to VRI with clean samples."""
+    """How close the selecting variants come to VRI with trusted samples."""
     gaps = {
         row: statistics.mean(results.mean("VRI", c) - results.mean(row, c) for c in results.columns)
         for row in results.rows
@@ -152,7 +152,7 @@ _KINDS = ("rectified", "classifier")
 
 
 def matrix_error(estimate: list[list[float]], true: list[list[float]]) -> float:
-    """Total variation between the rows, on average: the share of labels that the estimate puts elsewhere."""
+    """Total variation between the rows, on average: the share of labels that the estimate misplaces."""
     return float(np.abs(np.array(estimate) - np.array(true)).sum(1).mean() / 2)
 
 
@@ -175,7 +175,7 @@ def collapse(results: Results) -> str:
 
 
 def variance_left(results: Results, row: str, column: str) -> float:
-    """Last epoch's variance as a part of the first one's, mean over seeds."""
+    """The last epoch's variance relative to the first one's, mean over seeds."""
     curves = results.curves(row, column, "variance")
     return statistics.mean(curve[-1] / curve[0] for curve in curves) if curves else math.nan
 
@@ -211,7 +211,7 @@ def decay(means: list[float]) -> float:
 
 
 def draws(results: Results) -> str:
-    """How much is gained by more draws?"""
+    """How much do more draws gain?"""
     groups = list(dict.fromkeys(c.group for c in results.grid.columns))
     gains: dict[str, list[float]] = {row: [] for row in results.rows}
     for group in groups:
@@ -228,7 +228,7 @@ def draws(results: Results) -> str:
 
 
 def sensitivity(results: Results) -> str:
-    """Where is the best λ, and do clean samples help?"""
+    """Where is the best λ, and do trusted samples help?"""
     weights = {c.x: results.mean("VRI", c.label) for c in results.grid.columns if c.group == "λ"}
     best = max(weights, key=lambda w: weights[w])
     spread = max(weights.values()) - min(weights.values())
@@ -247,7 +247,7 @@ def sensitivity(results: Results) -> str:
 
 
 def p_value(ours: list[float], theirs: list[float]) -> float:
-    """Of a paired t-test, two-sided; 1 where there is nothing to test."""
+    """p-value of a paired t-test, two-sided; 1 if there is nothing to test."""
     pairs = list(zip(ours, theirs, strict=False))
     differences = [a - b for a, b in pairs]
     if len(pairs) < 2 or len(ours) != len(theirs):
@@ -264,7 +264,7 @@ def differs(results: Results, row: str, other: str, column: str) -> bool:
 
 
 def mark(results: Results, row: str, column: str) -> str:
-    """▲ or ▼ where a row is better or worse than the one that all are compared with, else nothing."""
+    """▲ or ▼ if a row is better or worse than the one that all are compared with, else nothing."""
     reference = results.experiment.compare
     if reference is None or row == reference or reference not in results.rows:
         return ""
