@@ -34,11 +34,14 @@ SMALL: dict[str, dict[str, Any]] = {  # small meta networks
     "mlc": {"hidden": (6,), "label_dim": 4},
     "mslc": {"hidden": 7, "warmup_share": 0.0},
     "warpi": {"hidden": (6,)},
+    "famus": {"hidden": 7},
+    "emlc": {"hidden": 7, "label_dim": 4},
     **{name: {"hidden": (8,), "label_dim": 4} for name in ("mc", "non-bayesian", "vri-literal", "vri")},
 }
 # name: method, options, batch sizes
 RUNS: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     **{name: (name, {}, (BATCH, CLEAN)) for name in METHODS},
+    "emlc": ("emlc", {}, (BATCH, 48)),  # of which each share has as many even rows as odd ones
     "vri, finite differences": ("vri", {"hypergradient": "finite_difference"}, (BATCH, CLEAN)),
     "vri, backprop": ("vri", {"hypergradient": "backprop"}, (BATCH, CLEAN)),
     "vri, head": ("vri", {"lookahead": "head", "clean_weight": 0.0}, (BATCH, CLEAN)),

@@ -25,6 +25,10 @@ from vri.methods.decoupling import Decoupling
 from vri.methods.dividemix import DivideMix
 from vri.methods.elr import ELR
 from vri.methods.elr_plus import ELRPlus
+from vri.methods.emlc import EMLC
+from vri.methods.famus import FaMUS
+from vri.methods.fasten import FasTEN
+from vri.methods.fsr import FSR
 from vri.methods.gce import GCE, generalised_cross_entropy
 from vri.methods.gjs import GJS
 from vri.methods.glc import GLC
@@ -71,6 +75,10 @@ RIVALS: dict[str, Callable[..., Method]] = {
     "JNPL": JNPL,
     "sparse regularisation": SR,
     "CDR": CDR,
+    "FSR": FSR,
+    "FasTEN": FasTEN,
+    "FaMUS": FaMUS,
+    "EMLC": lambda *args, **options: EMLC(*args, **{"steps_ahead": 2, **options}),
     "GLC": GLC,
     "GLC without restart": lambda *args, **options: GLC(*args, restart=False, **options),
     "NCR": NCR,

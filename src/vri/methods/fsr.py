@@ -1,0 +1,174 @@
+"""Fast sample re-weighting: L2RW through the last layer alone, on samples that the training itself found good."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vri.core import bilevel, objective
+from vri.core.checks import Batch
+from vri.core.model import Outputs
+from vri.core.randomness import draw_seed
+from vri.methods.base import Method, Metrics, accuracy, read_metrics
+from vri.methods.losses import one_hot, sample_losses
+from vri.methods.options import check_options
+
+
+class FSR(Method):
+    """Weigh samples by the gradient on proxies for clean ones, through the last layer.
+
+    Before each epoch, the proxies are the samples of each class that gained most. A sample's gain is the running
+    average of its meta margin, Lᵢ(θ) − Lᵢ(θ̂), where θ̂ = θ − α∇L is a plain step of the last layer on the batch; in
+    the first epoch proxies are drawn at random. From `weigh_share` of the training on, weights are
+    max(−∂L_proxy(θ̂)/∂εᵢ, 0), divided by their mean, with θ̂ = θ − α∇Σ εᵢ·Lᵢ at εᵢ = 1/n; before, all are 1. As only
+    the last layer looks ahead, the features of the batch serve the look-ahead, the margin and the meta gradient, which
+    is exact in closed form: with g the gradient on the proxies, −∂L_proxy/∂εᵢ = α⟨∂Lᵢ/∂zᵢ, g·fᵢ⟩. From then on there is
+    also ρ·cross-entropy with pseudo-labels: the softmax of a running average of the sample's logits, divided by their
+    root mean square.
+
+    Defaults are those of the authors' code for noisy CIFAR (127 epochs): 2000 proxies of 50,000 samples, 0.9 as memory
+    of the gain, weights after 20 epochs, α = 0.1, ρ = 2, 0.1 as memory of the logits. Departures: the look-ahead takes
+    no momentum; a batch of proxies is as large as one of the training set (200 there); and mixup and weight averaging,
+    which the code has besides, are left to the loop or out. It needs `vri.train`, which gives it the proxies; in a loop
+    of your own it is cross-entropy. A batch ends with the numbers of its samples.
+
+    Args:
+        proxy_share: proxies, as a share of the training samples; at least one for each class.
+        memory: of the gain.
+        weigh_share: share of the training before weights are used.
+        lookahead_lr: α.
+        pseudo_weight: ρ; 0 leaves pseudo-labels out.
+        pseudo_memory: of the logits.
+        options: as in `Method`.
+    """
+
+    needs_index = True
+    name = "fsr"
+    paper = "Zhang, Pfister, Learning Fast Sample Re-weighting Without Reward Data (ICCV 2021)"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        optimizer: torch.optim.Optimizer,
+        *,
+        proxy_share: float = 0.04,
+        memory: float = 0.9,
+        weigh_share: float = 20 / 127,
+        lookahead_lr: float = 0.1,
+        pseudo_weight: float = 2.0,
+        pseudo_memory: float = 0.1,
+        **options: Any,
+    ) -> None:
+        check_options(
+            "FSR",
+            proxy_share=(proxy_share, 0 < proxy_share <= 1, "a number in (0, 1]"),
+            memory=(memory, 0 <= memory < 1, "a number in [0, 1)"),
+            weigh_share=(weigh_share, 0 <= weigh_share <= 1, "a number in [0, 1]"),
+            lookahead_lr=(lookahead_lr, lookahead_lr > 0, "more than 0"),
+            pseudo_weight=(pseudo_weight, pseudo_weight >= 0, "0 or more"),
+            pseudo_memory=(pseudo_memory, 0 <= pseudo_memory < 1, "a number in [0, 1)"),
+        )
+        super().__init__(model, num_classes, optimizer, **options)
+        self.proxy_share, self.memory, self.weigh_share = proxy_share, memory, weigh_share
+        self.lookahead_lr, self.pseudo_weight, self.pseudo_memory = lookahead_lr, pseudo_weight, pseudo_memory
+        self._last = _last_layer(self.classifier.head_name, self.classifier.parameters, model)
+        self.gains = self.remember("gains")
+        self.classes = self.remember("classes", fill=-1.0)  # -1: never seen
+        self.logits = self.remember("logits", num_classes)
+        self.proxies = False  # whether there are any
+        self.weighing = weigh_share == 0
+        self.saved += ["proxies"]
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Use weights after the first part of the training."""
+        self.weighing = epoch >= round(self.weigh_share * epochs)
+
+    def survey(self, epoch: int) -> None:
+        """Choose the proxies: the best of each class."""
+        if self.data is None:
+            return
+        gains, classes, count = self.gains.values, self.classes.values, max(round(self.proxy_share * self.data.size), 1)
+        assert gains is not None
+        assert classes is not None
+        of_class = [(classes == k).nonzero().squeeze(1) for k in range(self.num_classes)]
+        each = max(count // self.num_classes, 1)
+        best = [rows[gains[rows].argsort(descending=True, stable=True)[:each]] for rows in of_class]
+        rows = torch.cat(best)
+        if not len(rows):  # in the first epoch
+            order = torch.randperm(self.data.size, generator=self.generator, device=self.generator.device)
+            rows = order[: max(count, self.num_classes)]
+        self.data.stream("proxies", rows)
+        self.proxies = True
+
+    def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
+        """One step on weighted samples and pseudo-labels."""
+        inputs, labels = self.classifier.unpack(batch, "training")
+        index = self.gains.index(batch)
+        forward = self.forward(inputs)
+        outputs = forward.detached
+        weights, found = torch.ones_like(outputs.logits[:, 0]), {}
+        if self.proxies:
+            assert self.data is not None
+            proxies = self.classifier.unpack(self.data.draw("proxies"), "proxy")
+            rates = dict.fromkeys(self._last, self.lookahead_lr)
+            ahead = bilevel.look_ahead(self.classifier, forward, lambda z, f: objective.cross_entropy(z, labels), rates)
+            clean = bilevel.clean_gradient(ahead, *proxies, seed=draw_seed(self.generator))
+            useful = self._usefulness(outputs, labels, clean)
+            margin = sample_losses(outputs.logits, labels) - sample_losses(self._linear(outputs, ahead.theta), labels)
+            self.gains[index] = self.memory * self.gains[index] + (1 - self.memory) * margin
+            self.classes[index] = one_hot(labels, outputs.logits).argmax(1)
+            found = {"meta_loss": clean.loss, "meta_accuracy": accuracy(clean.logits, proxies[1])}
+            if self.weighing:
+                mean = self.classifier.batch_mean(useful)
+                weights = useful / torch.where(mean > 0, mean, 1)
+                found["used"] = (useful > 0).double().mean()
+        pseudo, held = self._pseudo_labels(index, outputs.logits), self.pseudo_weight if self.weighing else 0.0
+
+        def loss(logits: Tensor) -> Tensor:
+            value = (weights * sample_losses(logits, labels)).mean()
+            return value + held * objective.cross_entropy(logits, pseudo) if held else value
+
+        value, gradient = self.classifier.loss_gradient(forward, loss)
+        metrics = read_metrics(forward, loss=value, accuracy=accuracy(outputs.logits, labels), **found)
+        self.classifier.update(gradient)
+        return metrics
+
+    def settings(self) -> dict[str, Any]:
+        """The proxies, the weights and the pseudo-labels."""
+        names = ("proxy_share", "memory", "weigh_share", "lookahead_lr", "pseudo_weight", "pseudo_memory")
+        return {name: getattr(self, name) for name in names}
+
+    def _usefulness(self, outputs: Outputs, labels: Tensor, clean: bilevel.CleanGradient) -> Tensor:
+        """max(−∂L_proxy/∂εᵢ, 0) (n,): how well a sample's step of the last layer agrees with that of the proxies."""
+        moved = self.lookahead_lr * self._linear(outputs, clean.gradient)  # ż
+        residual = F.softmax(outputs.logits, dim=1) - one_hot(labels, outputs.logits)  # ∂Lᵢ/∂zᵢ
+        return (residual * moved).sum(1).clamp_min(0)
+
+    def _linear(self, outputs: Outputs, parameters: Mapping[str, Tensor]) -> Tensor:
+        """The last layer with other parameters, on the features of the batch."""
+        weight, *bias = (parameters[name].detach() for name in self._last)
+        return F.linear(outputs.features, weight, *bias)
+
+    def _pseudo_labels(self, index: Tensor, logits: Tensor) -> Tensor:
+        """Softmax of the averaged logits (n, c), which then take in those of the moment."""
+        held = self.logits[index]
+        scale = (self.classifier.batch_mean(held.square().mean(1)) + 1e-8).rsqrt()
+        self.logits[index] = self.pseudo_memory * scale * held + (1 - self.pseudo_memory) * logits
+        return F.softmax(scale * held, dim=1)
+
+
+def _last_layer(head: str | None, parameters: Mapping[str, Tensor], model: nn.Module) -> list[str]:
+    """Names of weight and bias of the last linear layer."""
+    layer = None if head is None else model.get_submodule(head)
+    prefix = f"{head}." if head else ""
+    names = [] if layer is None else [prefix + name for name, _ in layer.named_parameters()]
+    if not isinstance(layer, nn.Linear) or not set(names) <= set(parameters):
+        got = "none is known" if layer is None else f"{head!r} is a {type(layer).__name__}"
+        raise ValueError(
+            f"FSR looks ahead in the last linear layer, but {got}, or it isn't trained; name a trained nn.Linear with "
+            "head="
+        )
+    return names
