@@ -10,7 +10,7 @@ import pytest
 
 from vri.cleaning import work
 
-FOLDS = "predicted by networks that were not trained on them"
+FOLDS = "predicted by classifiers that were not trained on them"
 PARTLY = "against their given labels, which are partly wrong"
 FILES = ["classifier.safetensors", "corrected.csv", "label_issues.csv", "report.html", "state", "summary.json"]
 
@@ -23,7 +23,8 @@ class FakeClassifier:
 
     def __init__(self, module: Any = None, **settings: Any) -> None:
         FakeClassifier.asked.append(settings | {"module": module})
-        self.cross_fit = settings["cross_fit"]
+        if settings["cross_fit"]:
+            self.fold_ = np.zeros(0)
 
     def fit(self, X: Any, y: Any, trusted: Any = None) -> "FakeClassifier":
         FakeClassifier.fitted.append((X, y, trusted))

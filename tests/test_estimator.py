@@ -21,7 +21,13 @@ from vri import VRIClassifier, backbones
 from vri.estimator import fitting
 from vri.methods import VRI
 
-QUICK = {"epochs": 4, "batch_size": 50, "random_state": 0, "method_options": {"hidden": (32,)}}
+QUICK = {
+    "epochs": 4,
+    "batch_size": 50,
+    "random_state": 0,
+    "method_options": {"hidden": (32,)},
+    "evidence": "network",
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +47,7 @@ def digits():
 @pytest.fixture(scope="module")
 def fitted(digits):
     x, noisy, _ = digits
-    return VRIClassifier(random_state=0, epochs=15).fit(x, noisy)
+    return VRIClassifier(random_state=0, epochs=15, evidence="network").fit(x, noisy)
 
 
 def test_wrong_labels_are_found(fitted, digits):
@@ -73,7 +79,7 @@ def test_the_issues_are_the_labels_below_the_threshold(fitted):
 
 def test_a_better_model_than_plain_training(digits, fitted):
     x, noisy, true = digits
-    plain = VRIClassifier(method="cross-entropy", random_state=0, epochs=15).fit(x, noisy)
+    plain = VRIClassifier(method="cross-entropy", random_state=0, epochs=15, evidence="network").fit(x, noisy)
     assert (fitted.predict(x) == true).mean() > (plain.predict(x) == true).mean() + 0.03
 
 
@@ -82,7 +88,7 @@ def test_trusted_samples_help_and_are_no_issues(digits):
     trusted = np.zeros(len(x), bool)
     trusted[::12] = True
     labels = np.where(trusted, true, noisy)
-    clf = VRIClassifier(random_state=0, epochs=10).fit(x, labels, trusted=trusted)
+    clf = VRIClassifier(random_state=0, epochs=10, evidence="network").fit(x, labels, trusted=trusted)
     assert (clf.predict(x) == true).mean() > 0.93
     assert (clf.label_quality_[trusted] == 1).all()
     assert not clf.find_label_issues().is_label_issue[trusted].any()
@@ -97,7 +103,7 @@ def test_cross_fitting_scores_each_label_by_a_network_without_it(blobs):
     changed = noisy.copy()
     changed[~rows] = np.roll(changed[~rows], 1)  # the same folds would not come out of other labels: only these move
     alone = VRIClassifier(cross_fit=3, **QUICK)
-    alone._folds = lambda given, seed: [
+    alone._folds = lambda given, count, seed: [
         (np.flatnonzero(clf.fold_ != k), np.flatnonzero(clf.fold_ == k)) for k in range(3)
     ]
     alone.fit(x, changed)
@@ -179,7 +185,7 @@ def test_text_by_tf_idf_in_a_pipeline():
     noisy = true.copy()
     flipped = generator.random(len(noisy)) < 0.2
     noisy[flipped] = np.where(noisy[flipped] == "sport", "food", "sport")
-    pipe = make_pipeline(TfidfVectorizer(), VRIClassifier(random_state=0, epochs=20))
+    pipe = make_pipeline(TfidfVectorizer(), VRIClassifier(random_state=0, epochs=20, evidence="network"))
     pipe.fit(texts, noisy)
     assert pipe[-1]._scaling.projection is not None  # wide: projected
     assert (pipe.predict(texts) == true).mean() > 0.95
@@ -302,10 +308,10 @@ def test_a_fit_that_was_stopped_goes_on_exactly(blobs, tmp_path, monkeypatch, cr
 def test_small_and_odd_data():
     generator = np.random.default_rng(0)
     x = generator.normal(size=(20, 3))
-    assert len(VRIClassifier(random_state=0).fit(x, [0, 1] * 10).predict(x)) == 20
+    assert len(VRIClassifier(random_state=0, epochs=5).fit(x, [0, 1] * 10).predict(x)) == 20
     many = np.arange(600) % 200
     x = np.eye(200)[many]
-    clf = VRIClassifier(random_state=0, epochs=10).fit(x, many)
+    clf = VRIClassifier(random_state=0, epochs=10, evidence="network").fit(x, many)
     assert clf.transition_matrix_.shape == (200, 200)
     same = VRIClassifier(**QUICK).fit(np.ones((50, 4)), [0, 1] * 25)
     assert np.allclose(same.predict_proba(np.ones((3, 4))), 0.5, atol=0.1)
@@ -318,7 +324,7 @@ def test_what_cannot_work_says_why(blobs):
     with pytest.raises(
         ValueError,
         match=r"^VRIClassifier got settings it can't use: method='vry' \(expected one of .*\); "
-        r"lr=0 \(expected None, or more than 0\); cross_fit=1 \(expected None, or at least 2\)$",
+        r"lr=0 \(expected None, or more than 0\); cross_fit=1 \(expected None, 0, or at least 2\)$",
     ):
         VRIClassifier(method="vry", lr=0, cross_fit=1).fit(x, noisy)
     with pytest.raises(ValueError, match=r"^trusted has shape \(3,\) for 400 samples; expected a mask with one truth"):
@@ -329,8 +335,10 @@ def test_what_cannot_work_says_why(blobs):
         VRIClassifier(**QUICK).fit(x, noisy, trusted=noisy < 2)
     with pytest.raises(ValueError, match=r"^y has a label of type dict, which can't be hashed; expected numbers"):
         VRIClassifier().fit(x[:2], [{}, {}])
-    with pytest.raises(ValueError, match=r"class 1 has one sample, so a fold would have none to learn it from"):
-        VRIClassifier(cross_fit=2, **QUICK).fit(x[:30], [1] + [0] * 29)
+    with pytest.raises(ValueError, match=r"evidence='forrest' \(expected \"auto\", or names out of network, linear"):
+        VRIClassifier(evidence="forrest").fit(x, noisy)
+    with pytest.raises(ValueError, match=r"cross_fit=0 \(expected None or at least 2 with evidence=\['linear'\]\)"):
+        VRIClassifier(evidence=["linear"], cross_fit=0).fit(x, noisy)
 
 
 def test_how_long_to_train():

@@ -7,6 +7,11 @@ from vri import VRIClassifier
 SMALL = {"hidden": (32,), "method_options": {"hidden": (32,)}}  # of the meta networks: the checks fit it 150 times
 
 
-@parametrize_with_checks([VRIClassifier(epochs=20, batch_size=50, random_state=0, **SMALL)])
+@parametrize_with_checks(
+    [
+        VRIClassifier(epochs=20, batch_size=50, cross_fit=0, random_state=0, **SMALL),
+        VRIClassifier(evidence=["linear"], cross_fit=2, random_state=0),
+    ]
+)
 def test_scikit_learn(estimator, check):
     check(estimator)

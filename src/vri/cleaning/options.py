@@ -59,7 +59,8 @@ class CleanOptions:
 
     Attributes:
         confidence: suggested labels at least this probable go into corrected.csv.
-        cross_fit: number of further networks, each scoring samples it was not trained on; 0 scores by one network.
+        cross_fit: how many folds, so that labels are judged by classifiers that were not trained on them; 0 lets the
+            size and kind of the data decide.
         epochs: passes through the data; chosen by its size where None.
         seed: of all that is random.
         device: auto, cpu, cuda or another name of torch.

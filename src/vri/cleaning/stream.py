@@ -115,7 +115,7 @@ def _learn(work: Work, source: NpySource, sample: int) -> Learned:
     rows = _draw(source, sample, seed)
     work.tell(f"training on {len(rows):,} of {source.rows:,} rows")
     samples = _take(source, rows)
-    model = work.train(samples, "vri", "vri")
+    model = work.train(samples, "vri", "vri", evidence="network")  # which judges rows as they stream by
     model.save(work.out / CLASSIFIER)
     accuracy = own_accuracy(model, samples)
     del samples, model
@@ -204,6 +204,7 @@ class Judge:
     def __init__(self, work: Work, source: NpySource) -> None:
         self._source = source
         self._classifier = VRIClassifier.load(work.out / CLASSIFIER)
+        assert self._classifier.module_ is not None  # `evidence="network"`
         self._classifier.module_.to(work.device)
         self._judged = np.flatnonzero(source.counts > 1)  # the only sample of a class has none to compare it with
         self._number = np.full(len(source.classes), -1)  # of each class among the judged ones

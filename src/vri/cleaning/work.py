@@ -79,13 +79,16 @@ class Work:
             self.tell(f"  {note}")
         self.tell(f"  {samples:,} samples, {classes:,} labels, {trusted:,} trusted")
 
-    def train(self, samples: Samples, method: str, folder: str, cross_fit: int = 0) -> VRIClassifier:
+    def train(
+        self, samples: Samples, method: str, folder: str, cross_fit: int = 0, evidence: str = "auto"
+    ) -> VRIClassifier:
         """A trained classifier; training goes on from what is in the folder of the state."""
         classifier = VRIClassifier(
             samples.module,
             method=method,
             epochs=self.options.epochs,
             cross_fit=cross_fit or None,
+            evidence=evidence,
             random_state=self.options.seed,
             device=str(self.device),
             verbose=int(self.progress),
@@ -105,7 +108,7 @@ class Work:
         self.tell("training without a fifth of the samples, to measure accuracy on it")
         ours = self.train(rest, "vri", "held-out").predict(measured.X)
         self.tell("training plainly on the given labels, to compare")
-        plain = self.train(rest, "cross-entropy", "plain").predict(measured.X)
+        plain = self.train(rest, "cross-entropy", "plain", evidence="network").predict(measured.X)
         scored, measured_on = _scored(measured, "held out")
         right = measured.given[scored]
         found = Accuracy(float(np.mean(plain[scored] == right)), float(np.mean(ours[scored] == right)), measured_on)
@@ -135,8 +138,8 @@ class Work:
 
 def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
     """What the training itself says: of the folds with cross-fitting, else of what was held out to choose the epoch."""
-    if model.cross_fit:
-        scored, measured_on = _scored(samples, "predicted by networks that were not trained on them")
+    if hasattr(model, "fold_"):
+        scored, measured_on = _scored(samples, "predicted by classifiers that were not trained on them")
         predicted = model.classes_[model.out_of_sample_proba_.argmax(1)]
         return Accuracy(None, float(np.mean((predicted == samples.given)[scored])), measured_on)
     history = list(model.history_)

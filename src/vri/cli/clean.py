@@ -31,7 +31,11 @@ _SOURCE = {  # how to read SOURCE
 }
 _SEARCH = {  # how to look for wrong labels
     "confidence": (float, "P", "corrected.csv takes suggestions at least this probable (0.9)"),
-    "cross_fit": (int, "K", "score samples by K more networks that were not trained on them; 0 for none (0)"),
+    "cross_fit": (
+        int,
+        "K",
+        "judge labels by classifiers of K folds that did not see them; 0: by the data (0)",
+    ),
     "epochs": (int, "N", "passes through the data (chosen by its size)"),
     "seed": (int, "N", "of all that is random (0)"),
     "device": (str, "NAME", "auto, cpu or cuda (auto)"),

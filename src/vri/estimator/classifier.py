@@ -1,8 +1,8 @@
 """`VRIClassifier`: the whole of vri behind scikit-learn's interface."""
 
 import copy
+import inspect
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -11,29 +11,32 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.model_selection import StratifiedKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from vri import backbones, quality
-from vri.core.model import call, find_head
-from vri.core.objective import gaussian_kl
+from vri.core.model import find_head
 from vri.core.randomness import derive_seed, seeded
 from vri.data.batches import Transform
-from vri.estimator import storage
+from vri.estimator import checks, ensemble, outputs, storage
+from vri.estimator.ensemble import Ensemble, Views
+from vri.estimator.evidence import folds_of
 from vri.estimator.fitting import Fitted, divide, fit_network
 from vri.estimator.inputs import Scaling
 from vri.estimator.labels import Indices, Mask, as_mask, encode
-from vri.methods import METHODS, VRI
-from vri.methods.options import must_be, one_of
-from vri.training.selection import KINDS, Selection
+from vri.methods import VRI
+from vri.training.selection import Selection
+from vri.training.state import History
 
 Module = nn.Module | Callable[[int], nn.Module]
 Floats = NDArray[np.float64]
 
-_CHUNK = 1000  # samples a forward pass outside training
+_OF_THE_NETWORK = ("method", "method_options", "epochs", "batch_size", "lr")  # who sets these wants the network
+_FOLDS, _FEW_FOLDS = 5, 3  # of several classifiers; of networks alone
+_SMALL = 1000  # samples up to which a network alone is cross-fitted without being asked
 
 
 class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -55,8 +58,14 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             the best epoch, and on which training is stopped early; 0 holds out none. Small data is not held out.
         selection: without trusted samples, how samples are chosen to stand in for them: "balanced", "smallest" or
             "mixture".
-        cross_fit: k, to score every label by a network that was not trained on it: k further networks, each
-            trained without a k-th of the samples. None scores by the one network.
+        evidence: who judges the labels and predicts. "auto" is the network alone above 20,000 samples, with `module`,
+            or where you set `method`, `method_options`, `epochs`, `batch_size` or `lr`; else classifiers that suit the
+            kind of the data. "network" is the network alone. Or a list of names: "network", "linear" (logistic
+            regression), "bayes" (naive Bayes, for texts), "neighbours", "forest", "boosting". These are pooled by how
+            well they predict labels that they have not seen. A module of yours is always alone.
+        cross_fit: k, to judge every label by classifiers that were not trained on it, each trained without a k-th of
+            the samples. 0 judges by the one network, which has seen the labels. None is 5 where there are several
+            classifiers; for the network alone 3 up to 1,000 samples and 0 above, or 0 with evidence="network".
         precision: aimed at by `find_label_issues`: about this share of the labels it names is wrong.
         device: "auto" (CUDA where there is one), or a name of torch.
         random_state: an int for the same result every time.
@@ -65,17 +74,19 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         classes_: the labels in order.
-        module_: the trained network.
+        module_: the trained network; None where it had nothing to add to the evidence.
         label_quality_: (n,) probability that the label of a training sample is right.
         transition_matrix_: (c, c) how labels got confused: P(given label j | true class i).
         noise_rate_: estimated share of wrong labels among those that are not trusted.
         noise_rate_interval_: low and high end of it.
         threshold_: labels of a quality below it are named as issues.
         outlier_score_: (n,) from 0 to 1; above 0.5 a sample looks like no class, or like many.
-        evidence_: what VRI knows about each label, (n,) each: `probability` of it, on average over the later epochs,
-            `trust` that the posterior of the rectifying vector has in it, and `disagreement`, which is
-            KL(q(v | x, y) ‖ p(v | x)).
-        fold_, out_of_sample_proba_: with `cross_fit`, which fold a sample was in, and its probabilities (n, c).
+        evidence_: what each one says about each label, (n,) each: `probability` of it; by each classifier's name, its
+            own probability for it; and where VRI was trained on all samples `trust`, what the posterior of the
+            rectifying vector has in it, and `disagreement`, which is KL(q(v | x, y) ‖ p(v | x)).
+        evidence_weights_: share of each classifier in the evidence, by its name.
+        fold_, out_of_sample_proba_: where labels are judged out of sample, which fold a sample was in, and its
+            probabilities (n, c).
         history_: rows of numbers, one an epoch.
         remarks_: what was odd, such as a class of which no sample could be chosen.
     """
@@ -93,6 +104,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weight_decay: float = 5e-3,
         validation_fraction: float = 0.1,
         selection: str = "balanced",
+        evidence: str | Sequence[str] = "auto",
         cross_fit: int | None = None,
         precision: float = 0.8,
         device: str = "auto",
@@ -110,6 +122,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.weight_decay = weight_decay
         self.validation_fraction = validation_fraction
         self.selection = selection
+        self.evidence = evidence
         self.cross_fit = cross_fit
         self.precision = precision
         self.device = device
@@ -125,7 +138,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y: (n,) labels: numbers, strings or anything hashable.
             trusted: (n,) mask of the labels known to be right; without it, samples are chosen to stand in for them.
         """
-        self._check_settings()
+        checks.settings(self)
         X = self._check_inputs(X, y, fitting=True)
         self.classes_, given = encode(y)
         if len(given) != X.shape[0]:
@@ -134,31 +147,39 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"y has one class, {self.classes_.tolist()[0]!r}: expected at least 2 classes to tell apart"
             )
-        mask = self._usable(as_mask(trusted, len(given)), given)
+        mask = checks.usable(as_mask(trusted, len(given)), given, self.classes_)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.remarks_: list[str] = []
+        for rare in self.classes_[np.bincount(given) == 1].tolist():
+            self.remarks_.append(f"class {rare!r} has one sample, so there is nothing to compare its label with")
         self._scaling = Scaling.learn(X, self.module is not None, seed)
         inputs = self._scaling.apply(X)
-
-        everyone = np.arange(len(given))
-        fitted = self._train(inputs, given, mask, everyone, everyone, seed, "all")
-        self.module_, self.history_ = fitted.method.model, fitted.history
-        probabilities, labels = fitted.beliefs, torch.from_numpy(given)
-        self.evidence_ = {"probability": probabilities.gather(1, labels[:, None]).squeeze(1).numpy()}
-        if isinstance(fitted.method, VRI):
-            self.evidence_ |= _rectification(fitted.method, self._outputs(inputs, self.module_)[1], labels)
-        if self.cross_fit is not None:
-            probabilities = self._cross_fit(inputs, given, mask, seed)
-        self._judge(probabilities, labels, mask)
+        names = self._names(X)
+        folds = self._fold_count(len(given), names)
+        self.module_: nn.Module | None = None
+        self.history_: History = []
+        self._ensemble: Ensemble | None = None
+        self.evidence_: dict[str, Floats] = {}
+        self.evidence_weights_: dict[str, float] = {}
+        if folds:
+            self._judge_unseen(X, inputs, given, mask, names, folds, seed)
+        else:
+            self._judge_seen(inputs, given, mask, seed)
         self._given = given
         return self
 
     def predict_proba(self, X: Any) -> Floats:
         """(n, c) probability of each class, in the order of `classes_`."""
         check_is_fitted(self)
-        inputs = self._scaling.apply(self._check_inputs(X, None, fitting=False))
-        found: Floats = self._outputs(inputs, self.module_)[0].softmax(1).numpy()
-        return found
+        X = self._check_inputs(X, None, fitting=False)
+        inputs = self._scaling.apply(X)
+        network: Floats | None = None
+        if self.module_ is not None:
+            network = self._outputs(inputs)[0].softmax(1).numpy()
+        if self._ensemble is not None:
+            return self._ensemble.predict(self._views(X, inputs), network)
+        assert network is not None
+        return network
 
     def predict(self, X: Any) -> NDArray[Any]:
         """(n,) most probable class."""
@@ -233,55 +254,121 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             remarks=self.remarks_,
         )
 
-    def _cross_fit(self, inputs: Tensor, given: Indices, mask: Mask | None, seed: int) -> Tensor:
-        """Probabilities of each sample by a network trained without it."""
-        folds = self._folds(given, seed)
-        self.fold_ = np.zeros(len(given), np.int64)
-        found = torch.zeros(len(given), len(self.classes_), dtype=torch.float64)
-        for number, (rows, held) in enumerate(folds):
-            if self.verbose:
-                print(f"fold {number + 1} of {len(folds)}", file=sys.stderr)
-            self.fold_[held] = number
-            own_seed = derive_seed(seed, number) % 2**31
-            fitted = self._train(inputs, given, mask, rows, held, own_seed, f"fold-{number}")
-            found[torch.from_numpy(held)] = fitted.beliefs
-        self.out_of_sample_proba_ = found.numpy()
-        return found
+    def _names(self, X: Any) -> tuple[str, ...]:
+        """Who gives evidence."""
+        if self.module is not None or self.evidence == ensemble.NETWORK:
+            return (ensemble.NETWORK,)
+        if isinstance(self.evidence, str) and self.evidence != "auto":
+            return (self.evidence,)
+        if self.evidence == "auto":
+            defaults = inspect.signature(type(self)).parameters
+            if any(getattr(self, name) != defaults[name].default for name in _OF_THE_NETWORK):
+                return (ensemble.NETWORK,)
+            return ensemble.choose(X.shape[0], X.shape[1], len(self.classes_), X)
+        return tuple(dict.fromkeys(self.evidence))
 
-    def _folds(self, given: Indices, seed: int) -> list[tuple[Indices, Indices]]:
-        k = self.cross_fit or 2
-        smallest = int(np.bincount(given).min())
-        if smallest < 2:
-            rare = self.classes_.tolist()[int(np.bincount(given).argmin())]
-            raise ValueError(
-                f"cross_fit={k}: class {rare!r} has one sample, so a fold would have none to learn it from; "
-                "remove the class, or set cross_fit=None"
-            )
-        splitter = StratifiedKFold(min(k, len(given)), shuffle=True, random_state=seed % 2**32)
-        with warnings.catch_warnings():  # that a class has fewer samples than folds does no harm here
-            warnings.simplefilter("ignore", UserWarning)
-            return list(splitter.split(np.zeros(len(given)), given))
+    def _fold_count(self, samples: int, names: tuple[str, ...]) -> int:
+        """How many folds; 0 to judge labels by the one network that has seen them."""
+        if self.cross_fit is not None:
+            return self.cross_fit
+        if names != (ensemble.NETWORK,):
+            return _FOLDS
+        return _FEW_FOLDS if self.evidence == "auto" and samples <= _SMALL else 0
 
-    def _judge(self, probabilities: Tensor, given: Tensor, mask: Mask | None) -> None:
-        """All that is said about the labels; trusted ones are right."""
+    def _judge_seen(self, inputs: Tensor, given: Indices, mask: Mask | None, seed: int) -> None:
+        """By the network that has learned from the labels, and what it believed on the way."""
+        fitted = self._train_on_all(inputs, given, mask, seed)
+        labels = torch.from_numpy(given)
         free = torch.ones(len(given), dtype=torch.bool) if mask is None else ~torch.from_numpy(mask)
         judged = free if free.any() else ~free  # where all are trusted, there is still a matrix to estimate
-        verdict = quality.judge(probabilities[judged], given[judged])
+        verdict = quality.judge(fitted.beliefs[judged], labels[judged])
         right = torch.ones(len(given), dtype=torch.float64)
         right[judged] = verdict.label_quality
         right[~free] = 1.0
-        beliefs = torch.nn.functional.one_hot(given, len(self.classes_)).double()
+        beliefs = torch.nn.functional.one_hot(labels, len(self.classes_)).double()
         beliefs[free] = verdict.beliefs[free[judged]]
         self.transition_matrix_ = verdict.transitions.numpy()
         self.noise_rate_, self.noise_rate_interval_ = verdict.noise_rate, verdict.noise_interval
-        self.threshold_ = quality.threshold(verdict.label_quality, self.precision)
-        self.label_quality_ = right.numpy()
-        self.outlier_score_ = quality.outlier_score(probabilities).numpy()
-        issues = right < self.threshold_
+        self.outlier_score_ = quality.outlier_score(fitted.beliefs).numpy()
+        self._conclude(right.numpy(), beliefs.numpy(), given, judged.numpy())
+
+    def _judge_unseen(
+        self,
+        X: Any,
+        inputs: Tensor,
+        given: Indices,
+        mask: Mask | None,
+        names: tuple[str, ...],
+        count: int,
+        seed: int,
+    ) -> None:
+        """By classifiers that have not learned from the labels they judge."""
+        folds = self._folds(given, count, seed)
+        self.fold_ = np.zeros(len(given), np.int64)
+        for number, (_, held) in enumerate(folds):
+            self.fold_[held] = number
+
+        def network(rows: Indices, held: Indices, targets: Floats, number: int) -> Floats:
+            if self.verbose:
+                print(f"fold {number + 1} of {len(folds)}", file=sys.stderr)
+            own_seed = derive_seed(seed, number) % 2**31
+            found: Floats = self._train(inputs, given, mask, rows, held, own_seed, f"fold-{number}").beliefs.numpy()
+            return found
+
+        views = self._views(X, inputs)
+        evidence = ensemble.gather(names, views, given, mask, folds, len(self.classes_), seed, network)
+        rows = np.arange(len(given))
+        self.evidence_weights_ = evidence.weights
+        if evidence.weights.get(ensemble.NETWORK, 0.0) > 0:
+            self._train_on_all(inputs, given, mask, seed)
+        if names == (ensemble.NETWORK,):
+            self.out_of_sample_proba_ = evidence.said[ensemble.NETWORK]
+        else:
+            self.out_of_sample_proba_ = evidence.pooled
+            self._ensemble = ensemble.refit(evidence, views, seed)
+        self.evidence_ |= {name: said[rows, given] for name, said in evidence.said.items()}
+        self.evidence_["probability"] = self.out_of_sample_proba_[rows, given]
+        judgement = evidence.judgement
+        free = np.ones(len(given), bool) if mask is None else ~mask
+        self.transition_matrix_ = judgement.transitions
+        self.noise_rate_, self.noise_rate_interval_ = judgement.noise_rate, judgement.noise_interval
+        self.outlier_score_ = quality.outlier_score(torch.from_numpy(evidence.pooled)).numpy()
+        self._conclude(np.where(free, judgement.quality, 1.0), judgement.beliefs, given, free if free.any() else ~free)
+
+    def _conclude(self, right: Floats, beliefs: Floats, given: Indices, judged: Mask) -> None:
+        """Which labels are named, and what they should be."""
+        self.label_quality_ = right
+        self.threshold_ = quality.threshold(torch.from_numpy(right[judged]), self.precision)
+        self._issues = right < self.threshold_
         # for an issue, the best class but the given one, which may still be ahead of each of the others
-        suggested = torch.where(issues, beliefs.scatter(1, given[:, None], -1.0).argmax(1), beliefs.argmax(1))
-        self._issues, self._suggested = issues.numpy(), suggested.numpy()
-        self._confidence = beliefs.gather(1, suggested[:, None]).squeeze(1).numpy()
+        rows = np.arange(len(given))
+        others = beliefs.copy()
+        others[rows, given] = -1.0
+        self._suggested = np.where(self._issues, others.argmax(1), beliefs.argmax(1))
+        self._confidence = beliefs[rows, self._suggested]
+
+    def _train_on_all(self, inputs: Tensor, given: Indices, mask: Mask | None, seed: int) -> Fitted:
+        everyone = np.arange(len(given))
+        fitted = self._train(inputs, given, mask, everyone, everyone, seed, "all")
+        self.module_, self.history_ = fitted.method.model, fitted.history
+        self.evidence_["probability"] = fitted.beliefs.numpy()[everyone, given]
+        if isinstance(fitted.method, VRI):
+            features = self._outputs(inputs)[1]
+            self.evidence_ |= outputs.rectification(fitted.method, features, torch.from_numpy(given))
+        return fitted
+
+    def _folds(self, given: Indices, count: int, seed: int) -> list[tuple[Indices, Indices]]:
+        return folds_of(given, count, seed)
+
+    def _views(self, X: Any, inputs: Tensor) -> Views:
+        """Inputs as the members want them."""
+        if self._scaling.kind != "columns":
+            return Views(np.zeros((0, 0), np.float32), np.zeros((0, 0), np.float32), None)
+        scaled = inputs.numpy()
+        wide = self._scaling.projection is not None
+        gaps = not sparse.issparse(X) and bool(np.isnan(X).any())
+        with_gaps = self._scaling.apply(X, keep_gaps=True).numpy() if gaps else scaled
+        return Views(scaled, with_gaps, X if wide else None)
 
     def _build(self, inputs: Tensor, seed: int) -> nn.Module:
         count = len(self.classes_)
@@ -290,28 +377,12 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with seeded(seed, torch.device("cpu")):
             return copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(count)
 
-    def _outputs(self, inputs: Tensor, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Logits and features of all samples, on the CPU; the logits in double precision."""
+    def _outputs(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and features by the network."""
+        assert self.module_ is not None
         options = self.method_options or {}
-        name, _ = find_head(model, len(self.classes_), options.get("head"), options.get("feature_dim"))
-        seen: list[Tensor] = []
-        hook = None
-        if name is not None:
-            hook = model.get_submodule(name).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-        logits, features = [], []
-        device = next(model.parameters()).device
-        try:
-            with torch.no_grad():
-                for part in inputs.split(_CHUNK):
-                    on_device = part.to(device)
-                    out = call(model, on_device if self._transform is None else self._transform(on_device, 0))
-                    plain = out[0] if isinstance(out, (tuple, list)) else getattr(out, "logits", out)
-                    logits.append(plain.double().cpu())
-                    features.append((seen.pop() if seen else out[1]).float().cpu())
-        finally:
-            if hook is not None:
-                hook.remove()
-        return torch.cat(logits), torch.cat(features)
+        name, _ = find_head(self.module_, len(self.classes_), options.get("head"), options.get("feature_dim"))
+        return outputs.of(self.module_, inputs, name, self._transform)
 
     @property
     def _transform(self) -> Transform | None:
@@ -321,23 +392,6 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(self.device)
-
-    def _check_settings(self) -> None:
-        mistakes = [
-            *one_of("method", self.method, METHODS),
-            *one_of("selection", self.selection, KINDS),
-            *must_be("lr", self.lr, self.lr is None or self.lr > 0, "None, or more than 0"),
-            *must_be("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more"),
-            *must_be(
-                "validation_fraction", self.validation_fraction, 0 <= self.validation_fraction < 1, "0 to below 1"
-            ),
-            *must_be("precision", self.precision, 0 < self.precision < 1, "between 0 and 1"),
-        ]
-        for name, least in (("epochs", 1), ("batch_size", 1), ("cross_fit", 2)):
-            value = getattr(self, name)
-            mistakes += must_be(name, value, value is None or value >= least, f"None, or at least {least}")
-        if mistakes:
-            raise ValueError("VRIClassifier got settings it can't use: " + "; ".join(mistakes))
 
     def _check_inputs(self, X: Any, y: Any, *, fitting: bool) -> Any:
         """X as an array or a CSR matrix; scikit-learn's own checks and messages."""
@@ -352,41 +406,14 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             accept_sparse="csr" if not images else False,
             dtype=None if keep else np.float32,
             allow_nd=images,
+            ensure_all_finite=True if images or sparse.issparse(X) else "allow-nan",
             ensure_min_samples=2 if fitting else 1,
         )
         return checked
 
-    def _usable(self, mask: Mask | None, given: Indices) -> Mask | None:
-        """The trusted samples, if they have every class; else none, with a warning."""
-        if mask is None:
-            return None
-        missing = np.setdiff1d(np.arange(len(self.classes_)), given[mask])
-        if not len(missing):
-            return mask
-        names = ", ".join(repr(name) for name in self.classes_[missing[:5]].tolist())
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        warnings.warn(
-            f"no trusted sample has the label {names}{more}: expected at least one of each class, so the classifier "
-            "learns as if nothing was trusted; trust some samples of every class",
-            stacklevel=3,
-        )
-        return None
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self.module is None
+        tags.input_tags.allow_nan = self.module is None
         tags.input_tags.three_d_array = self.module is not None
         return tags
-
-
-@torch.no_grad()
-def _rectification(method: VRI, features: Tensor, labels: Tensor) -> dict[str, Floats]:
-    """What the meta networks make of the labels."""
-    trust, disagreement = [], []
-    device = method.classifier.device
-    for f, y in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
-        posterior, prior = method.posterior(f.to(device), y.to(device)), method.prior(f.to(device))
-        weights = method.squash(posterior.mean)
-        trust.append(weights.gather(1, y.to(device)[:, None]).squeeze(1).double().cpu())
-        disagreement.append(gaussian_kl(posterior, prior).double().cpu())
-    return {"trust": torch.cat(trust).numpy(), "disagreement": torch.cat(disagreement).numpy()}

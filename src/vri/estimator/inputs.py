@@ -1,5 +1,6 @@
 """From what users bring (tables, sparse matrices, images) to tensors, the same way at fit and at predict."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,12 @@ class Scaling:
         dense = inputs.toarray() if sparse.issparse(inputs) else inputs
         return cls("columns", *_moments(dense, 0))
 
-    def apply(self, inputs: Any) -> Tensor:
-        """Tensor of the scaled inputs; images stay uint8 here and are scaled by `transform`, batch by batch."""
+    def apply(self, inputs: Any, keep_gaps: bool = False) -> Tensor:
+        """Tensor of the scaled inputs; images stay uint8 here and are scaled by `transform`, batch by batch.
+
+        A cell without a value gets its column's mean, and no column that marks it: on tables with few gaps such
+        columns do harm. `keep_gaps` leaves them NaN.
+        """
         if self.kind == "channels":
             return torch.from_numpy(np.ascontiguousarray(inputs))
         if self.projection is not None:
@@ -61,6 +66,8 @@ class Scaling:
             dense -= self.mean
             dense /= self.scale
             np.clip(dense, -_CLIP, _CLIP, out=dense)
+            if not keep_gaps:
+                dense[np.isnan(dense)] = 0.0
         return torch.from_numpy(dense)
 
     def transform(self, inputs: Tensor, seed: int) -> Tensor:
@@ -72,8 +79,16 @@ class Scaling:
 
 
 def _moments(values: Any, axis: int | tuple[int, ...], unit: float = 1.0) -> tuple[Floats, Floats]:
-    mean = values.mean(axis, dtype=np.float64) * unit
-    spread = values.std(axis, dtype=np.float64) * unit
+    gaps = values.dtype.kind == "f" and bool(np.isnan(values).any())
+    if gaps:
+        empty = np.isnan(values).all(axis)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of columns without any value
+            mean, spread = np.nanmean(values, axis, dtype=np.float64), np.nanstd(values, axis, dtype=np.float64)
+        mean, spread = np.where(empty, 0.0, mean) * unit, np.where(empty, 0.0, spread) * unit
+    else:
+        mean = values.mean(axis, dtype=np.float64) * unit
+        spread = values.std(axis, dtype=np.float64) * unit
     constant = spread <= 1e-7 * np.maximum(np.abs(mean), 1e-30)
     return mean.astype(np.float32), np.where(constant, 1.0, spread).astype(np.float32)
 

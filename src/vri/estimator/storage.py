@@ -11,7 +11,10 @@ from safetensors.torch import save as to_bytes
 from torch import nn
 
 from vri import backbones
+from vri.estimator.ensemble import NETWORK, Ensemble
+from vri.estimator.evidence import Pool
 from vri.estimator.inputs import Scaling
+from vri.estimator.members import MEMBERS
 from vri.files import atomic_write
 
 _FORMAT = "vri classifier 1"
@@ -28,11 +31,16 @@ def save(classifier: Any, path: Path) -> None:
             "without code can hold: fit with such labels, or pickle the classifier"
         )
     scaling = classifier._scaling
-    tensors = {f"module.{name}": value for name, value in classifier.module_.state_dict().items()}
+    network = classifier.module_
+    tensors = {} if network is None else {f"module.{name}": value for name, value in network.state_dict().items()}
     for name in ("mean", "scale", "projection"):
         value = getattr(scaling, name)
         if value is not None:
             tensors[f"scaling.{name}"] = torch.from_numpy(value)
+    others = classifier._ensemble
+    if others is not None:
+        for name, value in _ensemble_arrays(others).items():
+            tensors[name] = torch.from_numpy(np.atleast_1d(value))
     about = {
         "format": _FORMAT,
         "classes": json.dumps(classes),
@@ -42,6 +50,8 @@ def save(classifier: Any, path: Path) -> None:
         "own_module": str(classifier.module is not None),
         "inputs": str(_input_width(classifier)),
         "hidden": json.dumps(list(classifier.hidden)),
+        "network": str(network is not None),
+        "ensemble": json.dumps(None if others is None else list(others.names)),
     }
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     with atomic_write(path) as file:
@@ -51,6 +61,7 @@ def save(classifier: Any, path: Path) -> None:
 def load(kind: type[Any], path: Path, module: Any) -> Any:
     """A classifier that predicts as the saved one did."""
     about, tensors = _read(path)
+    about = {"network": "True", "ensemble": "null", **about}  # files of versions that had only a network
     try:
         found, network = _described(kind, module, about, tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, MemoryError) as error:
@@ -58,6 +69,9 @@ def load(kind: type[Any], path: Path, module: Any) -> Any:
         raise ValueError(
             f"{path} is damaged ({type(error).__name__}: {reason}); expected a file as VRIClassifier.save wrote it"
         ) from None
+    found.module_ = None
+    if about["network"] != "True":
+        return found
     if network is None:
         if module is None:
             raise ValueError(
@@ -87,9 +101,32 @@ def _described(
     found.n_features_in_ = int(about["features"])
     arrays = {name.removeprefix("scaling."): t.numpy() for name, t in tensors.items() if name.startswith("scaling.")}
     found._scaling = Scaling(about["scaling"], **arrays)
-    if about["own_module"] == "True":
+    found._ensemble = _ensemble(json.loads(about["ensemble"]), tensors)
+    if about["own_module"] == "True" or about["network"] != "True":
         return found, None
     return found, backbones.mlp(int(about["inputs"]), len(classes), hidden, seed=0)
+
+
+def _ensemble_arrays(others: Ensemble) -> dict[str, Any]:
+    pool = {f"pool.{name}": value for name, value in vars(others.pool).items()}
+    said = {
+        f"member.{name}.{part}": value
+        for name, member in others.members.items()
+        for part, value in member.arrays().items()
+    }
+    return pool | said
+
+
+def _ensemble(names: list[str] | None, tensors: dict[str, torch.Tensor]) -> Ensemble | None:
+    if names is None:
+        return None
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+
+    def under(prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+    members = {name: MEMBERS[name].from_arrays(under(f"member.{name}.")) for name in names if name != NETWORK}
+    return Ensemble(members, Pool(**under("pool.")), names)
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:

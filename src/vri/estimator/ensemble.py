@@ -1,0 +1,178 @@
+"""Several classifiers judge the labels out of sample, learn from what was found, and predict together.
+
+1. Every member learns from the given labels, fold by fold, and says what it thinks of the samples it has not seen.
+2. The members are pooled by the likelihood of the given labels, and a model of the noise says which are wrong.
+3. Every member learns again, from what is now believed of the labels; pooled and judged again.
+4. The members learn once more from all samples. Together they predict.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from vri.estimator import noise_model
+from vri.estimator.evidence import Fit, Floats, Fold, Labels, Pool, cross_fit
+from vri.estimator.labels import Mask
+from vri.estimator.members import MEMBERS, Member
+from vri.estimator.noise_model import Judgement, NoiseModel
+
+NETWORK = "network"
+NAMES = (NETWORK, *MEMBERS)
+_LARGE = 20_000  # samples above which a network learns more than the others, and knows no label by heart
+_BOOSTED = 400  # columns × trees of a round above which boosting takes longer than all others together
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """Inputs as the members want them.
+
+    Attributes:
+        scaled: (n, d) dense, brought to the scale that networks like.
+        gaps: the same with NaN where there was no value.
+        raw: a wide sparse matrix as it came, where `scaled` is a projection of it; or None.
+    """
+
+    scaled: NDArray[np.float32]
+    gaps: NDArray[np.float32]
+    raw: Any
+
+    def of(self, name: str) -> Any:
+        """What a member of this name learns from."""
+        if self.raw is not None and MEMBERS[name]().raw:
+            return self.raw
+        return self.gaps if name == "boosting" else self.scaled
+
+
+def choose(samples: int, columns: int, classes: int, inputs: Any) -> tuple[str, ...]:
+    """The members for data of this size and kind; docs/label_issues.md has the rule in words."""
+    if samples > _LARGE:
+        return (NETWORK,)
+    if sparse.issparse(inputs):
+        names = ["linear", "neighbours", "forest"]
+        if inputs.min() >= 0:
+            names.insert(1, "bayes")
+    else:
+        names = ["linear", "neighbours", "forest"]
+        if columns * (1 if classes == 2 else classes) <= _BOOSTED:
+            names.append("boosting")
+    return tuple(names)
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Members that learned from all samples, and how they are pooled.
+
+    Attributes:
+        members: by name; without the network, which the classifier keeps.
+        pool: how to pool what they say.
+        names: the order of the pool's weights.
+    """
+
+    members: Mapping[str, Member]
+    pool: Pool
+    names: Sequence[str]
+
+    def predict(self, views: Views, network: Floats | None) -> Floats:
+        """(n, c) probabilities of the classes; `network` is what the network says."""
+        said = []
+        for name in self.names:
+            if name == NETWORK:
+                assert network is not None
+                said.append(network)
+            else:
+                said.append(self.members[name].predict(views.of(name)))
+        return self.pool(said)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What came out.
+
+    Attributes:
+        said: (n, c) out-of-sample probabilities of each member.
+        pooled: (n, c) all together.
+        judgement: of the labels.
+        targets: (n, c) what the members learn from in the end.
+        pool: how they are pooled.
+    """
+
+    said: dict[str, Floats]
+    pooled: Floats
+    judgement: Judgement
+    targets: Floats
+    pool: Pool
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Each member's share in the pool."""
+        total = max(float(self.pool.weights.sum()), 1e-12)
+        return {name: float(w) / total for name, w in zip(self.said, self.pool.weights, strict=True)}
+
+
+def gather(
+    names: Sequence[str],
+    views: Views,
+    given: Labels,
+    trusted: Mask | None,
+    folds: list[Fold],
+    classes: int,
+    seed: int,
+    network: Fit | None,
+) -> Evidence:
+    """Evidence of members of these names about the given labels."""
+    targets = np.eye(classes)[given]
+    fits = {name: network if name == NETWORK else _fit_of(name, views, seed) for name in names}
+    said = cross_fit({name: fit for name, fit in fits.items() if fit is not None}, targets, folds, _as_labels)
+    if list(said) == [NETWORK]:  # it has doubted the labels while it learned from them
+        pool = Pool.fit(list(said.values()), targets)
+        pooled = pool(list(said.values()))
+        return Evidence(said, pooled, noise_model.judge(pooled, given, trusted, seed), targets, pool)
+    explained = [_as_labels(name, p, targets) for name, p in said.items()]
+    pooled = Pool.fit(explained, targets)(explained)
+    judgement = noise_model.judge(pooled, given, trusted, seed)
+    again = [name for name in said if name != NETWORK]
+    corrected = judgement.beliefs
+    once_more = cross_fit({name: _fit_of(name, views, seed) for name in again}, corrected, folds)
+    said = {name: once_more.get(name, p) for name, p in said.items() if name in once_more or name == NETWORK}
+    pool = Pool.fit(list(said.values()), corrected)
+    pooled = pool(list(said.values()))
+    return Evidence(said, pooled, noise_model.judge(pooled, given, trusted, seed), corrected, pool)
+
+
+def refit(evidence: Evidence, views: Views, seed: int) -> Ensemble:
+    """The members, learned from all samples."""
+    names = [name for name, weight in evidence.weights.items() if weight > 0] or list(evidence.said)
+    weights = np.array([w for name, w in zip(evidence.said, evidence.pool.weights, strict=True) if name in names])
+    members = {name: _learn(name, views.of(name), evidence.targets, seed) for name in names if name != NETWORK}
+    return Ensemble(members, Pool(weights, evidence.pool.bias, evidence.pool.sizes), names)
+
+
+def _as_labels(name: str, said: Floats, targets: Floats) -> Floats:
+    """What a member expects the given labels to be.
+
+    The network says what the true classes are, and would seem a bad predictor of labels that are often wrong. The
+    others have learned to predict the labels, with their mistakes.
+    """
+    if name != NETWORK:
+        return said
+    return NoiseModel("full").fit(said, targets.argmax(1)).labels(said)
+
+
+def _fit_of(name: str, views: Views, seed: int) -> Fit:
+    x = views.of(name)
+    latest: Member = MEMBERS[name]()
+
+    def fit(rows: Labels, held: Labels, targets: Floats, number: int) -> Floats:
+        nonlocal latest
+        latest = latest.again().fit(x[rows], targets[rows], seed + number)  # settings are found on the first fold
+        return latest.predict(x[held])
+
+    return fit
+
+
+def _learn(name: str, x: Any, targets: Floats, seed: int) -> Member:
+    return MEMBERS[name]().fit(x, targets, seed)

@@ -1,0 +1,217 @@
+"""Which labels are wrong, by probabilities from classifiers that never saw them.
+
+A sample's true class comes from the classifiers' probabilities, made sharper or softer; its label comes out of the true
+class by a matrix T of transitions. Both are found by expectation-maximisation on the labels alone. T has one of three
+shapes, from one number to a full matrix. Each shape is weighted by how well it predicts labels that it was not fitted
+on, so that few samples get a simple matrix, and confusions that stand out a full one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+SHAPES = ("uniform", "by class", "full")
+_ROUNDS, _ENOUGH = 30, 1e-5  # of expectation-maximisation; it ends early where the mean log-likelihood gains less
+_PSEUDO = 10.0  # labels' worth of belief that a row of T looks like that of the simpler shape
+_RIDGE = 5.0  # labels' worth of belief that no class is over- or underrated
+# Probabilities that explain the labels perfectly leave nothing for T to explain, whatever the noise. What decides is
+# the belief that classes are further apart than labels: the power of the probabilities stays near this one.
+_POWER, _POWER_RIDGE, _SHARPEST = 2.0, 0.1, 6.0  # the belief grows with the number of labels
+_START = 0.3  # share of wrong labels that the search begins with
+_PARSIMONY = 3.0  # nats that a shape must be better by than the next simpler one
+_FOLDS = 3
+_OF_DISAGREEMENT, _LEAST_SHARE = 0.4, 0.4  # see `_rate`
+_TINY = 1e-6
+
+
+@dataclass(eq=False)
+class NoiseModel:
+    """True classes and transitions of one shape.
+
+    Attributes:
+        shape: of T: "uniform", one rate for all; "by class", a rate for each class; "full".
+        power: of the probabilities.
+        bias: (c,) added to their logarithms.
+        transitions: T, (c, c): P(given label j | true class i).
+    """
+
+    shape: str
+    power: float = 1.0
+    bias: Floats = field(default_factory=lambda: np.zeros(0))
+    transitions: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def fit(self, probabilities: Floats, given: Labels, trusted: Mask | None = None) -> Self:
+        """Expectation-maximisation; trusted labels are right, and tell nothing of T."""
+        count, classes = probabilities.shape
+        logs = np.log(np.clip(probabilities, _TINY, 1))
+        free = np.ones(count, bool) if trusted is None else ~trusted
+        elsewhere = (1 - np.eye(classes)) / max(classes - 1, 1)
+        self.power, self.bias = _POWER, np.zeros(classes)
+        self.transitions = (1 - _START) * np.eye(classes) + _START * elsewhere
+        before = -np.inf
+        for turn in range(_ROUNDS):
+            beliefs, likelihood = self.posterior(probabilities, given, trusted)
+            if turn > 5 and likelihood - before < _ENOUGH:
+                break
+            before = likelihood
+            self._fit_transitions(beliefs[free], given[free], elsewhere)
+            self._fit_classes(logs, beliefs)
+        return self
+
+    def posterior(self, probabilities: Floats, given: Labels, trusted: Mask | None = None) -> tuple[Floats, float]:
+        """P(true class | inputs, given label), (n, c), and the mean log-likelihood of the labels."""
+        joint = self.true_classes(probabilities) * self.transitions[:, given].T
+        if trusted is not None:
+            joint[trusted] = joint[trusted] * np.eye(joint.shape[1])[given[trusted]] + 1e-300
+        total = joint.sum(1, keepdims=True).clip(1e-300)
+        beliefs = joint / total
+        if trusted is not None:
+            beliefs[trusted] = np.eye(joint.shape[1])[given[trusted]]
+        return beliefs, float(np.log(total).mean())
+
+    def true_classes(self, probabilities: Floats) -> Floats:
+        """P(true class | inputs), (n, c)."""
+        return np.exp(_log_softmax(self.power * np.log(np.clip(probabilities, _TINY, 1)) + self.bias))
+
+    def labels(self, probabilities: Floats) -> Floats:
+        """P(given label | inputs), (n, c)."""
+        found: Floats = self.true_classes(probabilities) @ self.transitions
+        return found
+
+    def _fit_transitions(self, beliefs: Floats, given: Labels, elsewhere: Floats) -> None:
+        classes = len(elsewhere)
+        counts = np.zeros((classes, classes))
+        np.add.at(counts.T, given, beliefs)  # (true, given)
+        kept, sizes = np.diag(counts), counts.sum(1)
+        rate = float(np.clip(1 - (kept.sum() + 0.9) / (len(given) + 1), 1e-3, 0.8))
+        simple = (1 - rate) * np.eye(classes) + rate * elsewhere
+        if self.shape == "uniform":
+            self.transitions = simple
+        elif self.shape == "by class":
+            rates = (sizes - kept + _PSEUDO * rate) / (sizes + _PSEUDO)
+            self.transitions = np.diag(1 - rates) + rates[:, None] * elsewhere
+        else:
+            self.transitions = (counts + _PSEUDO * simple) / (sizes[:, None] + _PSEUDO)
+
+    def _fit_classes(self, logs: Floats, beliefs: Floats) -> None:
+        """Power and bias by some steps on the expected log-likelihood of the true classes."""
+        count = len(logs)
+        usual = np.concatenate([[np.log(_POWER)], np.zeros(logs.shape[1])])
+        ridge = np.concatenate([[max(_RIDGE, _POWER_RIDGE * count)], np.full(logs.shape[1], _RIDGE)])
+
+        def loss(values: Floats) -> tuple[float, Floats]:
+            power, bias = np.exp(values[0]), values[1:]
+            found = _log_softmax(power * logs + bias)
+            error = np.exp(found) - beliefs
+            unusual = values - usual
+            penalty = (ridge * unusual) @ unusual
+            slope = np.concatenate([[(error * logs).sum() * power], error.sum(0)]) + 2 * ridge * unusual
+            return (penalty - float((beliefs * found).sum())) / count, slope / count
+
+        start = np.concatenate([[np.log(self.power)], self.bias])
+        bounds = [(-1.0, np.log(_SHARPEST)), *[(None, None)] * len(self.bias)]
+        best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 4}).x
+        self.power, self.bias = float(np.exp(best[0])), best[1:]
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What is thought of the labels.
+
+    Attributes:
+        quality: (n,) how probable it is that a label is right.
+        beliefs: (n, c) P(true class | inputs, given label), over the shapes of T.
+        transitions: (c, c) likewise.
+        shapes: weight of each shape.
+        noise_rate: share of wrong labels.
+        noise_interval: low and high end of it.
+    """
+
+    quality: Floats
+    beliefs: Floats
+    transitions: Floats
+    shapes: dict[str, float]
+    noise_rate: float
+    noise_interval: tuple[float, float]
+
+
+def judge(probabilities: Floats, given: Labels, trusted: Mask | None = None, seed: int = 0) -> Judgement:
+    """Judge labels by probabilities (n, c) from classifiers that never saw them."""
+    weights = shape_weights(probabilities, given, trusted, seed)
+    models = [NoiseModel(shape).fit(probabilities, given, trusted) for shape in SHAPES]
+    found = [model.posterior(probabilities, given, trusted)[0] for model in models]
+    beliefs: Floats = np.einsum("s,snc->nc", weights, np.stack(found))
+    if trusted is not None:
+        beliefs[trusted] = np.eye(beliefs.shape[1])[given[trusted]]
+    transitions = np.einsum("s,sij->ij", weights, np.stack([model.transitions for model in models]))
+    free = np.ones(len(given), bool) if trusted is None or trusted.all() else ~trusted
+    quality = np.ones(len(given))
+    quality[free] = _quality(probabilities[free], given[free], beliefs[free])
+    rate, interval = _rate(probabilities[free], given[free], beliefs[free][np.arange(free.sum()), given[free]])
+    shapes = dict(zip(SHAPES, weights.tolist(), strict=True))
+    return Judgement(quality, beliefs, transitions, shapes, rate, interval)
+
+
+def shape_weights(probabilities: Floats, given: Labels, trusted: Mask | None, seed: int) -> Floats:
+    """(3,) how far each shape is believed, by the likelihood of labels that it was not fitted on."""
+    fold = np.random.default_rng(seed).permutation(len(given)) % _FOLDS
+    gains = -_PARSIMONY * np.arange(len(SHAPES), dtype=np.float64)
+    for k in range(_FOLDS if len(given) >= 10 * _FOLDS else 0):
+        fitted, held = fold != k, fold == k
+        for place, shape in enumerate(SHAPES):
+            known = None if trusted is None else trusted[fitted]
+            model = NoiseModel(shape).fit(probabilities[fitted], given[fitted], known)
+            asked = held if trusted is None else held & ~trusted
+            if asked.any():
+                gains[place] += model.posterior(probabilities[asked], given[asked])[1] * asked.sum()
+    raised = np.exp(gains - gains.max())
+    weights: Floats = raised / raised.sum()
+    return weights
+
+
+def _quality(probabilities: Floats, given: Labels, beliefs: Floats) -> Floats:
+    """(n,) how probable it is that each label is right.
+
+    The probabilities are those of the model of the noise. Which label gets which of them also depends on the margin by
+    which the label's class is ahead of the best other one: it finds confusions of two classes that the model was too
+    cautious to believe in.
+    """
+    rows = np.arange(len(given))
+    right = beliefs[rows, given]
+    others = probabilities.copy()
+    others[rows, given] = 0
+    margin = probabilities[rows, given] - others.max(1)
+    found = np.empty(len(given))
+    found[np.argsort(right + (1 + margin) / 2, kind="stable")] = np.sort(right)
+    return found
+
+
+def _rate(probabilities: Floats, given: Labels, right: Floats) -> tuple[float, tuple[float, float]]:
+    """The share of wrong labels, and its range.
+
+    From labels and inputs alone, wrong labels can't be told for sure from classes that look alike. At most all labels
+    that the classifiers disagree with are wrong. The least share, and how it is found where the model says next to
+    nothing, was chosen on half of the cases in docs/label_issues.md.
+    """
+    disagreement = float((probabilities.argmax(1) != given).mean())
+    modelled = float(1 - right.mean())
+    rate = max(modelled, _OF_DISAGREEMENT * disagreement)
+    low, high = _LEAST_SHARE * min(modelled, rate), max(disagreement, rate)
+    return rate, (max(low - _sampling(low, len(given)), 0.0), min(high + _sampling(high, len(given)), 1.0))
+
+
+def _sampling(share: float, count: int) -> float:
+    return float(1.96 * np.sqrt(max(share * (1 - share), 1 / count) / count))
+
+
+def _log_softmax(values: Floats) -> Floats:
+    shifted = values - values.max(1, keepdims=True)
+    found: Floats = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return found

@@ -1,0 +1,58 @@
+"""What a trained network makes of many samples."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vri.core.model import call, read_outputs
+from vri.core.objective import gaussian_kl
+from vri.data.batches import Transform
+from vri.methods import VRI
+
+_CHUNK = 1000  # samples of one forward pass
+
+
+@torch.no_grad()
+def of(model: nn.Module, inputs: Tensor, head: str | None, transform: Transform | None) -> tuple[Tensor, Tensor]:
+    """Logits, in double precision, and features of all samples, on the CPU.
+
+    Args:
+        model: in evaluation mode.
+        inputs: of all samples.
+        head: name of the last layer, whose inputs are the features; None for a model that returns them.
+        transform: of a batch of inputs.
+    """
+    seen: list[Tensor] = []
+    hook = None
+    if head is not None:
+        hook = model.get_submodule(head).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    logits, features = [], []
+    device = next(model.parameters()).device
+    try:
+        for part in inputs.split(_CHUNK):
+            on_device = part.to(device)
+            found, own = read_outputs(call(model, on_device if transform is None else transform(on_device, 0)))
+            logits.append(found.double().cpu())
+            shown = seen.pop() if seen else own
+            assert shown is not None  # `find_head` names a layer unless the model returns features
+            features.append(shown.float().cpu())
+    finally:
+        if hook is not None:
+            hook.remove()
+    return torch.cat(logits), torch.cat(features)
+
+
+@torch.no_grad()
+def rectification(method: VRI, features: Tensor, labels: Tensor) -> dict[str, NDArray[np.float64]]:
+    """What the meta networks make of the labels; the disagreement only where there is a prior to disagree with."""
+    trust, disagreement = [], []
+    device = method.classifier.device
+    for f, y in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
+        posterior = method.posterior(f.to(device), y.to(device))
+        weights = method.squash(posterior.mean)
+        trust.append(weights.gather(1, y.to(device)[:, None]).squeeze(1).double().cpu())
+        if method.has_prior:
+            disagreement.append(gaussian_kl(posterior, method.prior(f.to(device))).double().cpu())
+    found = {"trust": torch.cat(trust).numpy()}
+    return found | ({"disagreement": torch.cat(disagreement).numpy()} if disagreement else {})
