@@ -21,6 +21,7 @@ _LEAST = 0.02  # of a sample's targets below which a class is left out: rows wou
 _STRENGTHS = (0.01, 0.1, 1.0)  # inverse regularisation of logistic regression; chosen on held-out samples
 _TREES, _LEAF = 100, 3
 _NEIGHBOURS = 15
+_COPIES = 3
 
 
 class Member(Protocol):
@@ -246,13 +247,13 @@ class Boosting(_OfTrees):
         """Boost."""
         from sklearn.ensemble import HistGradientBoostingClassifier
 
-        rows, labels, weights = _rows(targets)
         x = np.asarray(x, np.float32)
         x = np.where(np.isnan(x).all(0), np.float32(0), x)  # scikit-learn can't bin a column without any value
         model = HistGradientBoostingClassifier(
             max_iter=_TREES, max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, random_state=seed % 2**31
         )
-        model.fit(x[rows], labels, sample_weight=weights)
+        labels = _copies(targets)  # not weights: to bin weighted samples, scikit-learn takes longer than for all else
+        model.fit(np.concatenate([x] * len(labels)), labels.ravel())
         self.trees = of_boosting(model, targets.shape[1])
         return self
 
@@ -264,6 +265,15 @@ MEMBERS: dict[str, type[Linear | Bayes | Neighbours | Forest | Boosting]] = {
     "forest": Forest,
     "boosting": Boosting,
 }
+
+
+def _copies(targets: Floats) -> NDArray[np.int64]:
+    """(copies, n) soft targets as labels of copies of every sample, in proportion; one copy where none is in doubt."""
+    doubtful = bool((targets.max(1) < 1 - 0.5 / _COPIES).any())
+    levels = (np.arange(_COPIES) + 0.5) / _COPIES if doubtful else np.array([0.5])
+    ends = targets.cumsum(1) / targets.sum(1, keepdims=True)
+    found: NDArray[np.int64] = (ends[None] < levels[:, None, None]).sum(2).clip(max=targets.shape[1] - 1)
+    return found
 
 
 def _rows(targets: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
