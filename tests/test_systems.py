@@ -30,6 +30,7 @@ def test_systems_have_a_method_or_are_missing_for_a_reason() -> None:
         assert here.startswith(("`", "missing: ")), name
 
 
-def test_every_name_on_the_page_is_a_method() -> None:
+def test_every_method_is_on_the_page_and_the_other_way_round() -> None:
     rest = PAGE.split("Methods that the tables don't name:")[1]
-    assert set(re.findall(r"`([a-z0-9+-]+)`", rest)) <= set(METHODS)
+    named = re.findall(r"`([a-z0-9+-]+)`", " ".join([rest, *(here for _, _, here in ROWS.values())]))
+    assert set(named) == set(METHODS)
