@@ -97,7 +97,7 @@ def test_the_classifier_gets_what_was_asked_for(tmp_path: Path, fake: type[FakeC
         main(arguments(tmp_path, "--cross-fit", "3", "--epochs", "7", "--seed", "5", "--trusted", "ok", "--quiet")) == 0
     )
     state = tmp_path / "out" / "state"
-    common = {"module": None, "epochs": 7, "random_state": 5, "device": "cpu", "verbose": 0}
+    common = {"module": None, "epochs": 7, "random_state": 5, "device": "cpu", "verbose": 0, "evidence": "auto"}
     if torch.cuda.is_available():
         common["device"] = "cuda"
     assert fake.asked == [common | {"method": "vri", "cross_fit": 3, "checkpoint_dir": state / "vri"}]
