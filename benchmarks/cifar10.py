@@ -73,7 +73,7 @@ def table() -> str:
         "",
         "10,000 noisy and 1,000 clean training images, 5,000 test images, ResNet-32, 12 epochs (1,200 steps), batches "
         "of 100, SGD with learning rate 0.02, momentum 0.9, weight decay 0.0005, cosine schedule, crop and flip; VRI "
-        "with its defaults. The same settings for every method: none was tuned here. These are no reproductions of "
+        "with its defaults. Every method has the same settings; none was tuned here. This does not reproduce "
         "the paper, which trains on all images for 160 epochs.",
         "",
         "| labels | method | last epoch | mean of the last 10 | wrong labels memorised | seeds | seconds |",
@@ -92,13 +92,13 @@ def table() -> str:
             )
     lines += [
         "",
-        "Test accuracy in %. Memorised: of the wrongly labelled training images, those that are predicted as their "
-        "wrong label in the end. Clean-only never sees the noisy labels, so it has one row for both. Seconds are no "
-        "comparison: the runs shared the machine with others, most of them on one thread; `vri bench` measures speed.",
+        "Test accuracy in %. Memorised: share of the wrongly labelled training images that are predicted as their "
+        "wrong label in the end. Clean-only never sees the noisy labels, so it has one row for both. Don't compare "
+        "seconds: the runs shared the machine with others, most of them on one thread; `vri bench` measures speed.",
         "",
         "![test accuracy by epoch](results-cifar10.png)",
         "",
-        "The numbers behind the picture: [results-cifar10.csv](results-cifar10.csv). The commands, one for each run, "
+        "The numbers behind the picture: [results-cifar10.csv](results-cifar10.csv). The commands, one per run, "
         "and the hash of the noisy labels:",
         "",
     ]

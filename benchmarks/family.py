@@ -85,22 +85,21 @@ CNN = {  # row: group
     "VRI with selected samples": "clean samples, meta-learning with γ",
 }
 
-READING = """What we read from it. With γ, which every method here can have, VRI and MC can't be told apart, and both
-are ahead of the same networks without draws: it is the draws that help in these short trainings, not the prior. VRI
-is ahead of MW-Net and, on average, of GLC and fine-tuning; level with L2RW, which wins on Fashion-MNIST and loses
-under uniform noise on digits; and 0.8 points behind MSLC, in 16 of 18 runs. The reason is the start: MSLC trains
-plainly for two thirds of the time, while VRI trusts no noisy label until its networks have learned to. What helps is
-to let selected samples stand beside the few clean ones. It helps MW-Net and VRI by a point or more, L2RW and MSLC by
-a little; VRI and MSLC with them are level at the top of the table. Without γ, as published, L2RW is clearly the best:
-it has no network to learn, and the others have too few steps for theirs. Without clean samples VRI (+) is ahead of
-all others on average, though ELR and symmetric cross-entropy are better in some columns, uniform noise above all; it
-loses 1.6 points against VRI with clean samples."""
+READING = """What we conclude. With γ, which every method here can use, VRI and MC are indistinguishable, and both are
+ahead of the same networks without draws: in such short training the draws help, not the prior. VRI is ahead of MW-Net
+and, on average, of GLC and fine-tuning. It is level with L2RW, which wins on Fashion-MNIST and loses under uniform
+noise on digits, and 0.8 points behind MSLC, in 16 of 18 runs. The reason is the start: MSLC trains plainly for two
+thirds of the time, while VRI trusts no noisy label until its networks have learned to. Adding selected samples to the
+few clean ones helps: MW-Net and VRI by a point or more, L2RW and MSLC by a little. With them, VRI and MSLC are level at
+the top of the table. Without γ, as published, L2RW is clearly the best: it has no network to train, and the others have
+too few steps for theirs. Without clean samples VRI (+) is ahead of all others on average, though ELR and symmetric
+cross-entropy are better in some columns, mainly under uniform noise; it is 1.6 points behind VRI with clean samples."""
 
-CNN_READING = """With clean samples all lie within a point but MSLC, whose plain start does harm under uniform noise.
-MW-Net, which adds the clean gradient in each step, is 0.4 points ahead of VRI, which does so in every second; with
-selected samples VRI is the best of these rows. VRI (+) is five points ahead of cross-entropy and five behind VRI,
-more than with the MLP: 600 steps, the first 100 of them warm-up, are few for it. About nine in ten of its selected
-labels are right, and 2 to 7 % of the wrong ones are memorised, so it is not that it fell for the noise."""
+CNN_READING = """With clean samples all methods are within a point, except MSLC, whose plain start hurts under uniform
+noise. MW-Net, which adds the clean gradient in each step, is 0.4 points ahead of VRI, which does so in every second;
+with selected samples VRI is the best of these rows. VRI (+) is five points ahead of cross-entropy and five behind VRI,
+more than with the MLP: 600 steps, the first 100 of them warm-up, are too few for it. It has not fitted the noise: about
+nine in ten of its selected labels are right, and only 2 to 7 % of the wrong labels are memorised."""
 
 _NONE, _CLEAN, _WITHOUT, _WITH = GROUPS
 ORDERS = [
@@ -274,14 +273,14 @@ def table() -> str:
         "## The family, one protocol",
         "",
         "Written by `python benchmarks/family.py --table`; the runs by `python benchmarks/family.py --jobs 2`, which "
-        "goes on where it stopped.",
+        "resumes where it stopped.",
         "",
         "digits: 1,000 noisy + 100 clean samples, 70 epochs; Fashion-MNIST: 10,000 noisy + 1,000 clean, 10 epochs; "
         "MLP, batches of 100. Test accuracy in % of the last epoch, mean ± sd over 3 seeds; learning rate and weight "
         f"decay of every method chosen from {', '.join(map(str, GRID))} on the validation split of the first seed, for "
-        "each column (JoCoR, whose loss is a tenth, takes ten times these rates and a tenth of the decay). "
-        f"Seconds: of a run on one core, mean over the data sets. {hours()}: one run of each row and data set was "
-        "timed on a machine that did nothing else (`--time`), and counted as often as it has runs.",
+        "each column (JoCoR, whose loss is a tenth as large, has ten times these rates and a tenth of the decay). "
+        f"Seconds: one run on one core, mean over the data sets. {hours()}: one run of each row and data set was "
+        "timed on an otherwise idle machine (`--time`) and counted once for each of its runs.",
     ]
     for group, rows in GROUPS.items():
         lines += _group(found, group, list(rows), list(PLACES), group)
@@ -320,7 +319,7 @@ def _group(found: dict[str, dict[str, Any]], group: str, rows: list[str], datase
 
 
 def _selection(found: dict[str, dict[str, Any]]) -> list[str]:
-    """What choosing the samples of small loss costs and yields, of the runs of VRI (+)."""
+    """What the selection of VRI (+) costs and yields."""
     words = []
     for dataset, settings in PLACES.items():
         runs = [
@@ -333,10 +332,11 @@ def _selection(found: dict[str, dict[str, Any]]) -> list[str]:
         if ends:
             share = statistics.mean(e["selection_seconds"][-1] * settings["epochs"] / e["seconds"][-1] for e in ends)
             purity = statistics.mean(e["selection_purity"][-1] for e in ends)
-            words.append(f"{100 * share:.1f} % of an epoch on {dataset}, {100 * purity:.1f} % of them right at the end")
+            words.append(f"{100 * share:.1f} % and {100 * purity:.1f} % on {dataset}")
     if not words:
         return []
-    return ["", f"VRI (+) selects half of the samples, one pass without gradients an epoch: {'; '.join(words)}."]
+    told = "its share of the epoch's time, and the share of right labels among the selected samples at the end"
+    return ["", f"VRI (+) selects half of the samples, by one forward pass per epoch; {told}: {'; '.join(words)}."]
 
 
 def _rows(found: dict[str, dict[str, Any]], group: str, rows: list[str], datasets: list[str]) -> list[list[str]]:
@@ -389,8 +389,8 @@ def _orders(found: dict[str, dict[str, Any]]) -> list[str]:
     if not body:
         return []
     words = (
-        "Differences in points on average over all columns and seeds, in how many of these runs the first is ahead, "
-        "and the p-value of a t-test over the pairs."
+        "Difference in points averaged over all columns and seeds, in how many of these runs the first is ahead, "
+        "and the p-value of a paired t-test."
     )
     return [
         "",

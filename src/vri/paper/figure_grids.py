@@ -18,7 +18,7 @@ def figures() -> list[Experiment]:
     vis = Experiment(
         "fig:vis",
         "losses before and after rectification, and the transition matrix",
-        "Rectification lowers the losses, the more so the more labels are wrong, and the transition matrix is found.",
+        "Rectification lowers the losses, more so with more wrong labels, and recovers the transition matrix.",
         grids(_vri, columns(_FASHION, "flip", rates), columns(cifars("resnet32", "CIFAR-10"), "flip", rates)),
         verdicts.rectification,
         draw.rectification,
@@ -43,8 +43,8 @@ def figures() -> list[Experiment]:
             columns({"Fashion-MNIST": LONG}, "uniform", (0.7,)),
             columns(cifars("resnet32", "CIFAR-10"), "uniform", (0.7,)),
             "Fashion-MNIST: 10,000 noisy + 1,000 clean images, an MLP, 20 epochs, batches of 100. Variance is "
-            "‖σ²‖/√c of the posterior, on average over an epoch: 1 for a standard Gaussian. log σ² is bounded "
-            "by our default, and free as in the paper's code.",
+            "‖σ²‖/√c of the posterior, averaged over an epoch: 1 for a standard Gaussian. log σ² is either bounded, "
+            "our default, or free, as in the paper's code.",
         ),
         verdicts.collapse,
         draw.collapse,

@@ -246,7 +246,7 @@ def _notes(results: Results, printed: Sequence[Published]) -> list[str]:
     seeds = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds"
     shown = (
         f"Test accuracy in % at **{results.scale}** scale: mean ± sd of the last epoch over {seeds}, in brackets the "
-        "mean of the last 10 epochs, or of all where there are no more."
+        "mean of the last 10 epochs, or of all if there are fewer."
     )
     if results.experiment.compare is not None and results.seeds > 1:
         shown += (
@@ -256,8 +256,8 @@ def _notes(results: Results, printed: Sequence[Published]) -> list[str]:
     notes = [shown]
     if printed and results.scale != "paper":
         notes.append(
-            "The published columns are the paper's, at its own scale and on its own data: nothing to set the "
-            f"{results.scale} numbers against."
+            "The published columns are the paper's, at its own scale and on its own data; they can't be compared with "
+            f"the {results.scale} numbers."
         )
     texts: dict[str, list[str]] = {}
     for p in printed:

@@ -39,7 +39,7 @@ def _methods() -> list[Experiment]:
     small = [paper(name, *RIVALS[name]) for name in ("ELR", "MSLC", "VRI")]
     flip = Experiment(
         "tab:flip",
-        "flip noise: each class has one other class that its labels turn to",
+        "flip noise: labels of each class turn into one other class",
         "VRI is ahead of other meta-learning methods under flip noise.",
         {
             "quick": Grid(
@@ -59,7 +59,7 @@ def _methods() -> list[Experiment]:
     )
     uniform = Experiment(
         "tab:uniform",
-        "uniform noise: labels turn to any class",
+        "uniform noise: labels turn into any class",
         "VRI is level with the best methods under uniform noise.",
         grids(
             comparison("MSLC", "ELR"),
@@ -84,13 +84,13 @@ def _methods() -> list[Experiment]:
     )
     cloth = Experiment(
         "tab:cloth",
-        "labels of the real world",
-        "VRI is ahead of its rivals where labels are wrong by nature.",
+        "real-world label noise",
+        "VRI is ahead of its rivals under real-world label noise.",
         grids(
             comparison("MW-Net", "WarPI", "ELR"),
             [Column('CIFAR-10N "worse"', HUMAN)],
             [from_config("Clothing1M", "clothing1m"), from_config("Food-101N", "food101n")],
-            "Clothing1M and Food-101N are too large here; in their place CIFAR-10 with the labels of people "
+            "Clothing1M and Food-101N are too large here; CIFAR-10 with human labels takes their place "
             "(CIFAR-10N, 40 % wrong): 10,000 noisy + 1,000 clean images, 5,000 test images, a small CNN, 10 "
             "epochs, batches of 100.",
             "the paper's data, ResNet-50 with ImageNet weights and schedule.",
@@ -137,13 +137,14 @@ def _parts_of_vri() -> list[Experiment]:
     efficiency = Experiment(
         "tab:efficiency",
         "time and accuracy against the number of draws k",
-        "VRI with one draw is better than Monte-Carlo rectification with five, and costs no more than it with one.",
+        "VRI with one draw is better than Monte-Carlo rectification (MC) with five, and costs no more than MC with "
+        "one.",
         grids(
             draws,
             columns({"Fashion-MNIST": CNN}, "flip", (0.4,)),
             columns(one_32, "flip", (0.4,)),
             "Fashion-MNIST: 10,000 noisy + 1,000 clean images, a small CNN, 6 epochs, batches of 100. Times are "
-            "of a training step against one of plain cross-entropy on the same network, which take turns.",
+            "those of a training step relative to plain cross-entropy on the same network; both took turns.",
             words_32,
         ),
         verdicts.efficiency,
@@ -179,7 +180,7 @@ def _parts_of_vri() -> list[Experiment]:
             "quick": Grid(
                 [*squashed(quick), quick("sigmoid from a mean of −2 (our default)", "vri")],
                 columns(SMALL, "uniform", (0.4,)),
-                f"{SETTING}, batches of 100. The first three rows draw vectors around 0 in the beginning, as in the "
+                f"{SETTING}, batches of 100. The first three rows start with vectors around 0, as in the "
                 "paper; the last one has our default.",
                 RATES,
             ),
@@ -200,7 +201,7 @@ def _parts_of_vri() -> list[Experiment]:
     bayes = Experiment(
         "tab:non_bayesian",
         "what the probabilistic form is worth",
-        "VRI is better than Monte-Carlo rectification (MC), and that better than a network without randomness.",
+        "VRI is better than Monte-Carlo rectification (MC), and MC is better than a network without randomness.",
         grids(
             randomness,
             columns(SMALL, "uniform", (0.4,)) + columns(SMALL, "instance", (0.4,)),
@@ -238,14 +239,14 @@ def _no_clean() -> Experiment:
     return Experiment(
         "tab:unif_nometa",
         "learning without clean samples",
-        "VRI (+), which selects as many samples of each class, nearly matches VRI with clean samples; VRI (−), which "
-        "just takes the smallest losses, does not.",
+        "VRI (+), which selects the same number of samples from each class, nearly matches VRI with clean samples; "
+        "VRI (−), which just takes the smallest losses, does not.",
         {
             "quick": Grid(
                 [*rows()(quick), more],
                 columns(sized, "uniform", (0.4, 0.6)) + columns(sized, "flip", (0.2, 0.4)),
                 f"{SETTING}, batches of 100. As many samples are selected as VRI has clean ones, after a warm-up of a "
-                "quarter of the epochs, 10 at most; the last row selects half of all, our default. VRI (Aug.) "
+                "quarter of the epochs but at most 10; the last row selects half of all, our default. VRI (Aug.) "
                 "leaves out RandAugment, which is made for photographs.",
                 RATES,
             ),
@@ -271,14 +272,14 @@ def _animal() -> Experiment:
 
     return Experiment(
         "tab:animal",
-        "labels of people, and no clean samples: one network selects, a second one learns",
+        "human labels and no clean samples: one network selects, a second one learns",
         "VRI (+) is better than VRI (−), and both are better than plain training.",
         grids(
             rows,
             [Column('CIFAR-10N "worse"', {**HUMAN, "selection_size": 1000})],
             [from_config("ANIMAL-10N", "animal10n")],
-            "ANIMAL-10N can't be fetched by a program; in its place CIFAR-10 with the labels of people "
-            "(CIFAR-10N, 40 % wrong): 10,000 images, 5,000 test images, a small CNN, 10 epochs for either "
+            "ANIMAL-10N can't be fetched by a program; CIFAR-10 with human labels takes its place "
+            "(CIFAR-10N, 40 % wrong): 10,000 images, 5,000 test images, a small CNN, 10 epochs for each "
             "network, 1,000 samples selected.",
             "the paper's data, VGG-19, schedule.",
         ),

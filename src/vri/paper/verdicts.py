@@ -93,9 +93,9 @@ def efficiency(results: Results) -> str:
     ours, theirs = results.mean("VRI, k = 1", column), results.mean("MC, k = 5", column)
     return (
         f"{_word(ours > theirs)} for accuracy: VRI with one draw has {ours:.1f} %, MC with five {theirs:.1f} %. "
-        f"{_word(over < 1.1)} for time: a step of VRI takes {over:.2f} times one of MC. Five draws take "
-        f"{growth['MC']:.2f} (MC) and {growth['VRI']:.2f} (VRI) times as long as one: nearly flat in k, where the "
-        "paper's own code grows in proportion."
+        f"{_word(over < 1.1)} for time: a step of VRI takes {over:.2f} times as long as one of MC. Five "
+        f"draws take {growth['MC']:.2f} (MC) and {growth['VRI']:.2f} (VRI) times as long as one: nearly independent of "
+        "k, while the time of the paper's own code grows in proportion to it."
     )
 
 
@@ -169,8 +169,8 @@ def collapse(results: Results) -> str:
     free = {m: min(kept[r] for r in results.rows if r.startswith(m) and r.endswith("free σ²")) for m in ("MC", "VRI")}
     holds = free["MC"] < COLLAPSED <= free["VRI"]
     return (
-        f"{_word(holds)}: of its first epoch's variance there is left in the last one, by k: {'; '.join(words)}. "
-        f"Below {COLLAPSED} we speak of a collapse."
+        f"{_word(holds)}: variance in the last epoch relative to the first, over all k: {'; '.join(words)}. "
+        f"Below {COLLAPSED} we call it a collapse."
     )
 
 
