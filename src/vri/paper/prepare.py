@@ -39,6 +39,7 @@ class Prepared:
     image_size: int
     backbone: str  # the default for the data
     transform: Augment | None = None
+    strong_transform: Augment | None = None
     meta_transform: Augment | None = None
     test_transform: Augment | None = None
 
@@ -83,9 +84,9 @@ def _from_memory(settings: Settings, images: ImageData) -> Prepared:
     evaluated = Augment(images.mean, images.std)
     crop = _SHIFT if augment == "shift-flip" else _CROP
     simple = Augment(images.mean, images.std, crop=crop, flip=True) if augment != "none" else evaluated
-    trained = simple
-    if augment == "rand-augment":
-        trained = Augment(images.mean, images.std, crop=_CROP, flip=True, rand_augment=_RAND_AUGMENT)
+    strong = simple
+    if augment != "none":
+        strong = Augment(images.mean, images.std, crop=crop, flip=True, rand_augment=_RAND_AUGMENT)
     return Prepared(
         train=(images.train_x[train], labels[train]),
         clean=part("clean"),
@@ -98,7 +99,8 @@ def _from_memory(settings: Settings, images: ImageData) -> Prepared:
         channels=images.train_x.shape[1],
         image_size=images.train_x.shape[-1],
         backbone=_BACKBONES.get(settings.dataset, "resnet32"),
-        transform=trained,
+        transform=strong if augment == "rand-augment" else simple,
+        strong_transform=strong,
         meta_transform=simple,
         test_transform=evaluated,
     )

@@ -153,6 +153,7 @@ def train_run(
         true_labels=sets.true_labels,
         evaluate_every=settings.evaluate_every,
         out=out,
+        strong_transform=sets.strong_transform,
         meta_transform=sets.meta_transform,
         log_tensorboard=settings.tensorboard,
         on_epoch=note,
