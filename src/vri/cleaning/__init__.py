@@ -1,1 +1,1 @@
-"""From data whose labels nobody trusts to a list of wrong ones, a page to review them on, and corrected data."""
+"""From data with untrusted labels to a list of wrong ones, a page to review them on, and corrected data."""

@@ -34,15 +34,15 @@ from vri.cleaning.tables import (
 
 AUTO, HARD, SYMBOLIC, COPY = "auto", "hard", "symbolic", "copy"  # ways to put an image into the copy
 
-_NO_FOLDER = re.compile(r'[\x00-\x1f\x7f/\\<>:"|?*]')  # letters that some system refuses in a name
-_MOST_ROWS = 10_000  # of an .npy file that are copied at once
+_NO_FOLDER = re.compile(r'[\x00-\x1f\x7f/\\<>:"|?*]')  # characters that some systems refuse in a name
+_MOST_ROWS = 10_000  # rows of an .npy file that are copied at once
 
 Labels = list[str | None]  # new ones, in the order of the source; None for a sample to drop
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of the samples: numbers of them, and what was written, for people."""
+    """What happened to the samples: how many of each kind, and a description of what was written."""
 
     kept: int
     changed: int
@@ -54,7 +54,7 @@ class Applied:
 
 @dataclass(frozen=True)
 class _Opened:
-    """Ids and labels of a source; `write` makes the copy in a folder and says what it made."""
+    """Ids and labels of a source; `write` makes the copy in a folder and describes it."""
 
     ids: list[str]
     labels: list[str]
@@ -63,10 +63,10 @@ class _Opened:
 
 
 def apply(path: Path, review: Path, out: Path, options: SourceOptions, way: str = AUTO) -> Applied:
-    """Make the corrected copy of a source; nothing is left in `out` if that fails.
+    """Make the corrected copy of a source; leaves nothing in `out` if that fails.
 
     Args:
-        path: what was cleaned; it is only read.
+        path: what was cleaned; it is only read, never changed.
         review: the decisions, as the page of `vri clean` exports them.
         out: folder for the copy, new or empty.
         options: how to read the source, as for `vri clean`.
@@ -112,7 +112,7 @@ def _open_table(path: Path, options: SourceOptions) -> _Opened:
 
 
 def _forms(labels: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """How the labels stand in the file: the class 1 may be 1.0 there."""
+    """How the labels are written in the file: the class 1 may be 1.0 there."""
     return dict(zip(reversed(labels), reversed(values), strict=True))
 
 
@@ -156,7 +156,7 @@ def _write_parquet(path: Path, target: Path, name: str, new: Labels, forms: Mapp
     values = _values([new[row] for row in rows], forms, plain, f"{path}: column {name!r}")
     if plain is kind:
         column = pyarrow.array(values, type=plain)
-    else:  # categories: those there are, in their order, then new ones
+    else:  # categories: the existing ones, in order, then new ones
         known = table.column(place).unify_dictionaries().chunk(0).dictionary.to_pylist()
         known += [value for value in dict.fromkeys(values) if value not in known]
         numbers = {value: number for number, value in enumerate(known)}
@@ -211,7 +211,7 @@ def _open_npy(path: Path, options: SourceOptions) -> _Opened:
 
 
 def _new_array(y: NDArray[Any], labels: Sequence[str], new: Labels, where: str) -> NDArray[Any]:
-    """The labels that are left, in the type of the array; text may get longer."""
+    """The remaining labels, in the type of the array; text may become longer."""
     values = _values([label for label in new if label is not None], _forms(labels, y.tolist()), y.dtype, where)
     return np.array(values, dtype=None if y.dtype.kind == "U" and values else y.dtype)
 
@@ -264,13 +264,13 @@ def _open_images(path: Path, way: str) -> _Opened:
 
 
 def _targets(names: Sequence[str], given: Sequence[str], new: Sequence[str | None]) -> list[str | None]:
-    """Where each image goes; one that comes to a class where its name is taken gets its old class into the name."""
+    """Where each image goes; if its name is taken in the new class, its old class is added to the name."""
     targets: list[str | None] = [None] * len(names)
     taken: set[str] = set()
 
     def put(row: int, target: str) -> None:
         targets[row] = target
-        taken.add(target.casefold())  # some systems don't tell a.jpg from A.JPG
+        taken.add(target.casefold())  # some systems don't distinguish a.jpg from A.JPG
 
     moved = []
     for row, (name, label) in enumerate(zip(names, new, strict=True)):
@@ -289,7 +289,7 @@ def _targets(names: Sequence[str], given: Sequence[str], new: Sequence[str | Non
 
 
 def _place(way: str, source: Path, target: Path) -> str:
-    """Make a file appear at a second place; returns how."""
+    """Link or copy a file to a second place; returns how."""
     if way == SYMBOLIC:
         target.symlink_to(source)
         return "symbolic links"
@@ -336,7 +336,7 @@ def _check_out(out: Path, path: Path) -> None:
 
 @contextmanager
 def _built_aside(out: Path) -> Iterator[Path]:
-    """A folder that takes the place of `out` once it is whole."""
+    """A folder that becomes `out` once it is complete."""
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(f".{out.name}.{os.getpid()}.tmp")

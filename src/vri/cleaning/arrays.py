@@ -18,7 +18,7 @@ Array = NDArray[Any]
 class Arrays:
     """The arrays of a file by name, and the names of those that are needed.
 
-    `inputs` is None where only the labels were asked for, `ids` and `trusted` where there are none.
+    `inputs` is None if only the labels were requested; `ids` and `trusted` are None if there are none.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class Arrays:
         return label_texts(self.all[self.labels].tolist(), f"{self.path}: array {self.labels!r}")
 
     def id_texts(self) -> list[str]:
-        """The ids as text, or the numbers of the rows from 0."""
+        """The ids as text, or the row numbers from 0."""
         if self.ids is None:
             return [str(row) for row in range(len(self.all[self.labels]))]
         ids = [str(value) for value in self.all[self.ids].tolist()]
@@ -47,7 +47,7 @@ class Arrays:
 
 
 def read_arrays(path: Path, options: SourceOptions = SourceOptions(), only_labels: bool = False) -> Arrays:  # noqa: B008
-    """Read and check an .npz file, under the names that the options give or the usual ones."""
+    """Read and check an .npz file, with the array names that the options give or the usual ones."""
     found = _read(path)
 
     def pick(chosen: str | None, option: str, *usual: str) -> str:
@@ -91,7 +91,7 @@ def _read(path: Path) -> dict[str, Array]:
                     raise ValueError(f"{name} is no array")
     except OSError:
         raise
-    except Exception as error:  # a damaged file can raise anything, and claim more numbers than there is memory
+    except Exception as error:  # a damaged file can raise anything, even claim more numbers than fit into memory
         if name and isinstance(error, ValueError) and "pickle" in str(error):
             raise ValueError(
                 f"{path}: array {name!r} holds Python objects, which could run code when read; expected "

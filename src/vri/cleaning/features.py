@@ -14,7 +14,7 @@ from vri.data.lists import shorten
 
 MOST_CATEGORIES = 100  # a column with more is text, not a choice among few
 _MOST_TERMS = 50_000
-_TEXT_PARTS = 256  # numbers a text becomes where it stands beside other columns
+_TEXT_PARTS = 256  # numbers that a text becomes if there are other columns
 
 Numbers = NDArray[np.float64]
 
@@ -24,7 +24,7 @@ class Inputs:
     """What a classifier reads.
 
     Attributes:
-        X: (n, d) numbers, or a sparse matrix where text is all there is.
+        X: (n, d) numbers, or a sparse matrix if there is only text.
         text: the column that became TF-IDF, or None.
         names: of the columns that are used.
         notes: what was left out, and why.
@@ -39,15 +39,15 @@ class Inputs:
 def table_inputs(table: Table, features: Sequence[str] | None, text: str | None, other: set[str], seed: int) -> Inputs:
     """Choose the columns and turn them into numbers.
 
-    With `features` those columns, with `text` that one, with both both; otherwise all columns that are numbers or
-    have few values, or the only column of text if there is no other.
+    `features` and `text` name the columns to use. Without both, these are all columns that are numbers or have few
+    values, or the only column of text if there is no other.
 
     Args:
         table: where the columns are.
         features: names of the columns to use.
         text: name of a column of text.
-        other: columns that are no features: label, id, trusted.
-        seed: of the projection of text that stands beside other columns.
+        other: columns that are not features: label, id, trusted.
+        seed: of the projection of text that is used with other columns.
     """
     wrong = [name for name in (*(features or ()), *([text] if text else ())) if name in other]
     if wrong:
@@ -87,7 +87,7 @@ def table_inputs(table: Table, features: Sequence[str] | None, text: str | None,
 
 
 def tfidf(texts: Sequence[Any], name: str) -> Any:
-    """Words and pairs of words that come in two texts or more, weighted by TF-IDF: sparse (n, at most 50,000)."""
+    """Words and pairs of words that occur in at least two texts, weighted by TF-IDF: sparse (n, at most 50,000)."""
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), min_df=2, max_features=_MOST_TERMS, sublinear_tf=True, dtype=np.float32
     )
@@ -120,7 +120,7 @@ def _block(values: Sequence[Any], name: str) -> tuple[Numbers | None, str]:
 
 
 def _numbers(values: Sequence[Any]) -> Numbers | None:
-    """A column of numbers, NaN where a cell is empty; None where a cell is no number."""
+    """A column of numbers, NaN where a cell is empty; None if any cell is not a number."""
     try:
         return np.array([np.nan if is_missing(value) else float(value) for value in values])
     except (TypeError, ValueError):
@@ -128,7 +128,7 @@ def _numbers(values: Sequence[Any]) -> Numbers | None:
 
 
 def _imputed(numbers: Numbers) -> Numbers:
-    """The column with its median where it is empty, and beside it where that was."""
+    """The column with its median in empty cells and, if there are any, a column that marks them."""
     empty = np.isnan(numbers)
     if not empty.any():
         return numbers[:, None]
@@ -140,7 +140,7 @@ def _category(value: Any) -> str:
 
 
 def _projected(terms: Any, seed: int) -> Numbers:
-    """TF-IDF in few numbers, so that other columns beside it count."""
+    """TF-IDF reduced to few numbers, so that it doesn't outweigh the other columns."""
     projection = TruncatedSVD(min(_TEXT_PARTS, *terms.shape), random_state=seed)
     with np.errstate(invalid="ignore"):  # a share of no variance, where all texts are the same
         return np.asarray(projection.fit_transform(terms), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Folders of images, `root/class/image`: listed, decoded once, as bytes or as the features of a trained network."""
+"""Folders of images, `root/class/image`: listed, and decoded once to bytes or to features of a trained network."""
 
 import hashlib
 import io
@@ -23,7 +23,7 @@ from vri.files import atomic_write
 
 THUMBNAIL = 160  # longest side, in pixels
 _MAX_PIXELS = Preparation().max_pixels
-_CHUNK = 512  # images whose features are kept together; a stopped run loses fewer
+_CHUNK = 512  # images whose features are saved together; a stopped run loses fewer than these
 _BATCH = 32
 
 Bytes = NDArray[np.uint8]
@@ -35,9 +35,9 @@ class Listing:
 
     Attributes:
         root: the folder.
-        paths: of the images, from `root` on, with / between their parts.
+        paths: of the images, relative to `root`, with / between their parts.
         labels: the folder each is in.
-        notes: files that were passed over.
+        notes: files that were skipped.
     """
 
     root: Path
@@ -60,12 +60,12 @@ def list_images(root: Path) -> Listing:
 
 
 def readable(listing: Listing, size: int | None, progress: bool) -> tuple[Listing, Bytes | None, str]:
-    """Read all images: those that are sound, their pixels, and a hash of the files.
+    """Read all images: return the readable ones, their pixels, and a hash of the files.
 
     Args:
         listing: the images to read.
-        size: side of the squares that they are brought to, the whole picture squeezed; None leaves the pixels out.
-        progress: show how far it is on stderr.
+        size: side of the squares that the whole pictures are resized to; None leaves the pixels out.
+        progress: show progress on stderr.
 
     Returns:
         The listing without broken images, which its notes name; (n, 3, size, size) bytes or None; the hash.
@@ -115,7 +115,7 @@ class Backbone:
     seed: int
 
     def __call__(self, num_classes: int) -> nn.Module:
-        """The classifier, with weights that depend on the seed alone."""
+        """The classifier, with weights that depend only on the seed."""
         return backbones.build(
             self.name, num_classes=num_classes, in_channels=3, image_size=self.image_size, seed=self.seed
         )
@@ -132,7 +132,7 @@ def embeddings(
 ) -> NDArray[np.float32]:
     """Features of all images, (n, d): what the last linear layer of a trained network reads.
 
-    They are kept in `cache`, so that they are computed once, also when a run is stopped on the way.
+    They are kept in `cache`, so that they are computed only once, even if a run is stopped in between.
     """
     cache.mkdir(parents=True, exist_ok=True)
     starts = range(0, len(listing.paths), _CHUNK)
@@ -151,10 +151,10 @@ def embeddings(
 
 
 def check_backbone(name: str, image_size: int, weights: Path | None) -> None:
-    """The backbone can be built and its weights fit: found out before any image is read."""
+    """Check that the backbone can be built and its weights fit, before any image is read."""
     try:
         Backbone(name, image_size, 0)(2) if weights is None else _network(name, weights, image_size)
-    except TypeError as error:  # what module:package.module.factory names is no factory
+    except TypeError as error:  # module:package.module.factory doesn't name a factory
         raise ValueError(str(error)) from error
 
 

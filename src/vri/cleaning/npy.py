@@ -1,7 +1,7 @@
 """Embeddings, labels, ids and trusted marks in .npy files of any length, read some rows at a time.
 
-Nothing is unpickled. Rows are read, not mapped: pages of a mapping count as memory of the process, and a file that
-gets shorter while it is mapped kills it.
+Nothing is unpickled. Rows are read, not memory-mapped: mapped pages count as memory of the process, and a mapped file
+that gets shorter kills the process.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_WINDOW = 2**16  # bytes: reading less at once is not faster on any disk
-_CHUNK = 2**21  # bytes of labels that are looked at together: with the numbers made of them, some ten times as many
+_WINDOW = 2**16  # bytes: reading less at a time is not faster on any disk
+_CHUNK = 2**21  # bytes of labels that are processed together: about ten times as many with intermediate results
 
 
 @dataclass(frozen=True, eq=False)
 class NpyFile:
-    """An array in a file: where its numbers start, and what they are."""
+    """An array in a file: where its data starts, its type and its shape."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -37,7 +37,7 @@ class NpyFile:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Check that the file is whole, without reading its numbers."""
+        """Check that the file is complete, without reading its data."""
         if not path.is_file():
             raise FileNotFoundError(f"{path} is not there; expected an .npy file: check the name")
         try:
@@ -75,7 +75,7 @@ class NpyFile:
         return found.astype(self.dtype.newbyteorder("="), copy=False)
 
     def take(self, rows: Indices) -> Array:
-        """The rows with these numbers, which ascend; neighbours are read together."""
+        """The rows with these ascending numbers; neighbours are read together."""
         window = rows // max(1, _WINDOW // self.row_bytes)
         parts = np.split(rows, np.flatnonzero(np.diff(window)) + 1) if len(rows) else []
         found = [self.read(part[0], part[-1] + 1)[part - part[0]] for part in parts]
@@ -105,8 +105,8 @@ class NpySource:
     counts: Indices
     trusted_count: int
     notes: list[str]
-    _values: Array  # the different labels as the file has them, ascending
-    _place: Indices  # of each of them in `classes`
+    _values: Array  # the different labels as in the file, ascending
+    _place: Indices  # index of each of them in `classes`
 
     @property
     def rows(self) -> int:
@@ -115,7 +115,7 @@ class NpySource:
 
     @property
     def names(self) -> Array:
-        """The classes as they are written: numbers where the labels are numbers, else text."""
+        """The classes as they are written: numbers if the labels are numbers, else text."""
         if self._values.dtype.kind not in "iu":
             return np.array(self.classes)
         found = np.empty(len(self.classes), self._values.dtype)
@@ -123,7 +123,7 @@ class NpySource:
         return found
 
     def encode(self, labels: Array) -> Indices:
-        """Labels as the file has them to their places in `classes`."""
+        """Convert labels as in the file to their indices in `classes`."""
         found: Indices = self._place[np.searchsorted(self._values, labels)]
         return found
 
@@ -132,7 +132,7 @@ class NpySource:
         return [self.classes[place] for place in self.encode(self.labels.read(0, self.rows)).tolist()]
 
     def id_texts(self) -> list[str]:
-        """All ids, or the numbers of the rows from 0."""
+        """All ids, or the row numbers from 0."""
         return [str(name) for name in (range(self.rows) if self.ids is None else self.ids.read(0, self.rows).tolist())]
 
     def marks(self, start: int, stop: int) -> Mask:
@@ -140,7 +140,7 @@ class NpySource:
         return np.zeros(stop - start, bool) if self.trusted is None else self.trusted.read(start, stop)
 
     def floats(self, embeddings: Array, rows: Indices) -> Floats:
-        """Embeddings in single precision; all must be finite. `rows` are their numbers, for the error."""
+        """Embeddings in single precision; all must be finite. `rows` are their row numbers, for the error."""
         with np.errstate(over="ignore"):
             found = embeddings.astype(np.float32, copy=False)
         bad = rows[~np.isfinite(found).all(axis=1)]
@@ -153,7 +153,7 @@ class NpySource:
 
 
 def open_npy(path: Path, options: SourceOptions) -> NpySource:
-    """Open the files and count the labels; every mistake except in a number of an embedding is found now."""
+    """Open the files and count the labels; finds all mistakes except those in the embeddings' numbers."""
     if options.label is None:
         raise ValueError(f"--label is missing; {path} has the embeddings only: name the .npy file of their labels")
     embeddings = NpyFile.open(path)
@@ -195,7 +195,7 @@ def chunks(column: NpyFile) -> Iterator[tuple[int, Array]]:
 
 
 def _column(name: str, option: str, kinds: str, expected: str, rows: int) -> NpyFile:
-    """A file with one entry per sample; `kinds` are numpy's letters for the types that will do."""
+    """A file with one entry per sample; `kinds` are numpy's letters for the accepted types."""
     if Path(name).suffix.lower() != ".npy":
         raise ValueError(f"{option} is {name!r}; expected an .npy file with one entry per row: save it as one")
     found = NpyFile.open(Path(name))

@@ -25,19 +25,19 @@ _UNUSED = {  # options that mean nothing for a kind of source
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """How to read a source; options that mean nothing for its kind must be None.
+    """How to read a source; options that don't apply to its kind must be None.
 
     Attributes:
         label: column of the labels; for .npz the name of their array (y or labels by default), for .npy their file.
         features: columns to learn from; for .npz the one name of the embeddings (X, embeddings or features).
         text: column of text, read by TF-IDF.
-        id: column, array or .npy file of ids; rows are counted from 0 without it.
+        id: column, array or .npy file of ids; if not given, rows are counted from 0.
         trusted: whose labels are known to be right: a column, array or .npy file of true and false, or a file with
             one id per line.
         encoding: of a CSV file; UTF-8 by default.
         backbone: network for images; `small_cnn` by default, `resnet50` with weights.
         image_size: side of the images the network sees; 32 by default, 224 with weights.
-        weights: file of weights; the network is not trained then, and its features are the embeddings.
+        weights: file of weights; the network is then not trained, and its features are the embeddings.
         seed: of the initial weights.
     """
 
@@ -61,12 +61,12 @@ class CleanOptions:
         confidence: suggested labels at least this probable go into corrected.csv.
         cross_fit: how many folds, so that labels are judged by classifiers that were not trained on them; 0 lets the
             size and kind of the data decide.
-        epochs: passes through the data; chosen by its size where None.
-        seed: of all that is random.
+        epochs: passes through the data; if None, chosen by its size.
+        seed: of everything random.
         device: auto, cpu, cuda or another name of torch.
         max_suspects: most samples on the page.
         compare: also train plainly on the given labels, to compare accuracies.
-        sample: rows of an .npy file to learn from; all of them where they fit in memory, by default.
+        sample: rows of an .npy file to learn from; by default all of them, if they fit in memory.
     """
 
     confidence: float = 0.9
@@ -108,7 +108,7 @@ def checked_device(options: CleanOptions) -> torch.device:
 
 
 def kind_of(path: Path) -> str:
-    """Which kind of source is there; one that is none, or not there, is an error."""
+    """The kind of a source; an unknown kind or a missing source is an error."""
     if path.is_dir():
         return IMAGES
     suffix = path.suffix.lower()
@@ -123,7 +123,7 @@ def kind_of(path: Path) -> str:
 
 
 def check_options(path: Path, kind: str, options: SourceOptions) -> None:
-    """Options that mean nothing for a kind of source are mistakes."""
+    """Refuse options that don't apply to a kind of source."""
     given = [name for name in _UNUSED[kind] if getattr(options, name) is not None]
     if path.suffix.lower() in PARQUET_SUFFIXES and options.encoding is not None:
         given.append("encoding")
@@ -136,7 +136,7 @@ def check_options(path: Path, kind: str, options: SourceOptions) -> None:
 
 
 def check_classes(path: Path, counts: Counter[str]) -> list[str]:
-    """Whether there are classes to learn, by their numbers of samples; returns a note on those with a single one."""
+    """Check that there are classes to learn, from their sample counts; returns a note on those with a single sample."""
     samples = counts.total()
     if len(counts) < 2:
         raise ValueError(
@@ -162,7 +162,7 @@ def check_classes(path: Path, counts: Counter[str]) -> list[str]:
 
 
 def sort_labels(labels: Iterable[str]) -> list[str]:
-    """By value if all are whole numbers, else by letter."""
+    """Sort by value if all are whole numbers, else alphabetically."""
     try:
         return sorted(labels, key=lambda label: (int(label), label))
     except ValueError:

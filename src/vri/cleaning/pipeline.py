@@ -51,17 +51,17 @@ def clean(
     progress: bool = True,
     command: str = "",
 ) -> Summary:
-    """Find the wrong labels of a source and write all there is to know about them to `out`.
+    """Find the wrong labels of a source and write everything about them to `out`.
 
-    The same call goes on where an earlier one was stopped, and only writes the files again where it was finished.
+    The same call resumes where an earlier one was stopped; if that one was finished, it only writes the files again.
 
     Args:
-        path: folder of images, table, .npz or .npy file; it is only read.
+        path: folder of images, table, .npz or .npy file; it is only read, never changed.
         out: folder for the results.
         source_options: how to read the source.
         options: how to look for wrong labels.
         fresh: remove an earlier run in `out` first.
-        progress: report on stderr what is going on.
+        progress: report progress on stderr.
         command: shown on the page.
     """
     work = Work(out, options, checked_device(options), progress, command)
@@ -98,7 +98,7 @@ def clean(
 
 
 def _samples(work: Work, source: Source) -> tuple[Samples, NDArray[np.int64]]:
-    """The samples that can be judged, and their numbers: the only one of a class can't be compared with any other."""
+    """The samples that can be judged, and their numbers: the only one of a class can't be compared with others."""
     labels = np.array(source.labels)
     names, counts = np.unique(labels, return_counts=True)
     rows = np.flatnonzero(np.isin(labels, names[counts > 1]))
@@ -218,7 +218,7 @@ def _suspect(source: Source, found: Findings, i: int) -> Suspect:
 
 
 def _settings(source: Source, source_options: SourceOptions, options: CleanOptions) -> dict[str, Any]:
-    """All that the findings depend on; what may differ when a run goes on is left out."""
+    """Everything that the findings depend on; without what may differ when a run is resumed."""
     chosen = {
         name: list(value) if isinstance(value, tuple) else value for name, value in asdict(source_options).items()
     }

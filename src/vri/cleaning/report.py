@@ -12,7 +12,7 @@ from typing import Any
 
 from vri.files import atomic_write
 
-# Put together in this order, as one script.
+# Joined in this order, as one script.
 SCRIPTS = ("csv.js", "decisions.js", "elements.js", "charts.js", "cards.js", "dialogs.js", "page.js")
 QUALITY_BINS = 40
 BATCH = 50  # suspects in a block; the page decodes the pictures of a block when one of them is shown
@@ -22,7 +22,7 @@ BATCH = 50  # suspects in a block; the page decodes the pictures of a block when
 class Suspect:
     """A sample whose label looks wrong, with what a person needs to judge it."""
 
-    id: str  # path of an image in its folder, or number of the row from 0
+    id: str  # path of an image in its folder, or row number from 0
     given: str
     suggested: str
     quality: float  # 0..1, low = suspicious
@@ -35,7 +35,7 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the head and the charts of the page say about the whole data set."""
+    """What the header and the charts of the page show about the whole data set."""
 
     source: str
     classes: Sequence[str]
@@ -56,7 +56,7 @@ class Summary:
 
 
 def write_report(path: Path, summary: Summary, suspects: Iterable[Suspect]) -> None:
-    """Write the page to `path`, whole or not at all; `suspects` come most suspicious first and are never all held."""
+    """Write the page to `path`, whole or not at all; `suspects` come most suspicious first and are read one by one."""
     head, tail = _frame()
     with atomic_write(path) as file:
         file.write(head)
@@ -91,7 +91,7 @@ def _share_in_words(rate: float) -> str:
 
 
 class _Blocks:
-    """Suspects as short rows of JSON: classes and columns by number, and a fingerprint of all of them."""
+    """Suspects as short rows of JSON, with classes and columns by number; and a fingerprint of all of them."""
 
     def __init__(self, summary: Summary) -> None:
         self._classes = {name: number for number, name in enumerate(summary.classes)}
@@ -101,10 +101,10 @@ class _Blocks:
         self._fingerprint = sha256(_json(summary.source))
 
     def row(self, suspect: Suspect) -> list[Any]:
-        """One suspect; its picture stands in a block of its own."""
+        """One suspect; its picture is in a separate block."""
         self._shown += 1
         given, suggested = self._classes[suspect.given], self._classes[suspect.suggested]
-        # A decision counts for a sample and the two labels it was asked about, not for the sample alone.
+        # A decision belongs to a sample and both its labels, not to the sample alone.
         self._fingerprint.update(_json([suspect.id, suspect.given, suspect.suggested]))
         if suspect.image is not None:
             self._kind = "image"
@@ -117,7 +117,7 @@ class _Blocks:
         return [suspect.id, given, suggested, *numbers, suspect.text, cells]
 
     def overview(self) -> dict[str, Any]:
-        """What is known once every suspect has gone by."""
+        """What is known after the last suspect."""
         return {
             "key": self._fingerprint.hexdigest()[:32],
             "kind": self._kind,
@@ -128,7 +128,7 @@ class _Blocks:
 
 
 def _frame() -> tuple[bytes, bytes]:
-    """The page before and after the data; only our own style and script may run in it."""
+    """The page before and after the data; only our own style and script are allowed in it."""
     folder = files("vri.cleaning") / "page"
     style = "\n" + (folder / "page.css").read_text("utf-8")
     script = '\n"use strict";\n' + "\n".join((folder / name).read_text("utf-8") for name in SCRIPTS)
@@ -146,12 +146,12 @@ def _source_hash(content: str) -> str:
 
 
 def _block(name: str, content: Any) -> bytes:
-    """Data the browser does not run: nothing in it can end the element it stands in."""
+    """Data that the browser does not run: nothing in it can close its element."""
     return b'<script type="application/json" id="%s">%s</script>\n' % (name.encode(), _json(content))
 
 
 def _json(content: Any) -> bytes:
-    # ASCII alone, so a file name that is not Unicode can't break the page.
+    # ASCII only, so that a file name that is not Unicode can't break the page.
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

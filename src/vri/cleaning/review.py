@@ -1,4 +1,4 @@
-"""review.csv, the decisions of a person, and what they make of the labels of a source."""
+"""review.csv, a person's decisions, and how they change the labels of a source."""
 
 import csv
 from collections import Counter
@@ -54,7 +54,7 @@ def read_review(path: Path) -> dict[str, Decision]:
 def make_plan(
     ids: Sequence[str], labels: Sequence[str], decisions: Mapping[str, Decision], review: Path, path: Path
 ) -> tuple[list[str | None], Counter[str]]:
-    """Check that the decisions are about these samples, and carry them out on the labels.
+    """Check that the decisions are about these samples, and apply them to the labels.
 
     Returns:
         The new label of each sample, None to drop it; and how many are kept, changed, dropped and untouched.

@@ -1,4 +1,4 @@
-"""What `vri clean` reads: images, a table, or embeddings, all in memory. None of it is ever changed."""
+"""What `vri clean` reads: images, a table, or embeddings, all in memory. It never changes them."""
 
 import hashlib
 from collections import Counter
@@ -33,13 +33,13 @@ class Source:
 
     Attributes:
         name: for people.
-        ids: of the samples: path of an image, cell of the id column, or number of the row from 0.
+        ids: of the samples: path of an image, cell of the id column, or row number from 0.
         labels: the given ones, as text.
         trusted: which labels are known to be right, or None.
-        make_inputs: what `VRIClassifier` learns from, given a folder to keep slow work in, a device, and whether to
-            show progress.
-        describe: what the page shows of sample i: some of `image`, `fields` and `text`, as `Suspect` has them.
-        fingerprint: of all that the inputs and labels depend on.
+        make_inputs: makes what `VRIClassifier` learns from, given a folder for caching, a device, and whether to show
+            progress.
+        describe: what the page shows of sample i: some of `image`, `fields` and `text`, as in `Suspect`.
+        fingerprint: of everything that the inputs and labels depend on.
         module: factory of a network for it, or None for the default one.
         notes: what the user should know, such as what was left out.
     """
@@ -56,7 +56,7 @@ class Source:
 
 
 def open_source(path: Path, options: SourceOptions, progress: bool = False) -> Source:
-    """Read a source and check it; every mistake in it is reported now."""
+    """Read a source and check it; reports every mistake in it."""
     kind = kind_of(path)
     check_options(path, kind, options)
     openers = {IMAGES: _open_images, TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
@@ -177,7 +177,7 @@ def first_numbers(name: str, embedding: NDArray[Any]) -> dict[str, str]:
 
 
 def file_hash(path: Path) -> str:
-    """Of the content of a file, short."""
+    """A short fingerprint of the content of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
@@ -205,7 +205,7 @@ def _listed(name: str, ids: Sequence[str], expected: str) -> Mask:
 
 
 def _marks(values: Sequence[Any], where: str) -> Mask:
-    """Which samples a column says yes to."""
+    """Which samples a column marks as true."""
     texts = [str(value).strip().lower() for value in values]
     wrong = next((row for row, text in enumerate(texts) if text not in _YES_NO), None)
     if wrong is not None:

@@ -1,4 +1,4 @@
-"""What `vri clean` keeps in DIR/state, so that the same command goes on where it was stopped."""
+"""What `vri clean` keeps in DIR/state, so that the same command resumes where it was stopped."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from vri.files import atomic_write
 
 STATE = "state"
 ISSUES, CORRECTED, CLASSIFIER, SUMMARY, REPORT = OUTPUTS = (
-    "label_issues.csv",  # where an .npy file is streamed, the first two are folders without .csv
+    "label_issues.csv",  # if an .npy file is streamed, the first two are folders without .csv
     "corrected.csv",
     "classifier.safetensors",
     "summary.json",
@@ -29,22 +29,22 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What training found out about the labels; arrays have one entry per sample, in the order of the source.
+    """What training found about the labels; arrays have one entry per sample, in the order of the source.
 
     Attributes:
         classes: the labels in order.
-        judged: False for the only sample of its class, about which nothing can be said.
-        suggested: place in `classes` of the label that it should have if the given one is wrong.
+        judged: False for the only sample of its class, which can't be judged.
+        suggested: index in `classes` of the label that it should have if the given one is wrong.
         confidence: probability of that label.
-        quality: probability that the given label is right; NaN where it is not judged.
+        quality: probability that the given label is right; NaN if it is not judged.
         issue: whether it is considered wrong.
         outlier: from 0 to 1, high for samples that belong to no class.
         transition_matrix: (c, c) rows true class, columns given label.
         noise_rate: estimated share of wrong labels.
-        noise_interval: low and high end of it.
+        noise_interval: its lower and upper end.
         threshold: quality below which a label is an issue.
         accuracy: of the classifier, or None.
-        measured_on: which labels the accuracy is about.
+        measured_on: which labels the accuracy was measured on.
         seconds: that training took.
     """
 
@@ -65,7 +65,7 @@ class Findings:
 
 
 def save_found(path: Path, found: Any) -> None:
-    """Write a dataclass of arrays and of what JSON can hold."""
+    """Write a dataclass of arrays and of values that JSON can hold."""
     values = {field.name: getattr(found, field.name) for field in fields(found)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     rest = json.dumps({name: value for name, value in values.items() if name not in arrays})
@@ -89,7 +89,7 @@ def load_found(path: Path, kind: type[Found]) -> Found | None:
 
 
 def check_out(out: Path, source: Path) -> None:
-    """Find what is wrong with the folder before anything is read or written."""
+    """Refuse an unusable folder before anything is read or written."""
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"--out is {out}, a file; expected a folder: give another name")
     if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
@@ -97,7 +97,7 @@ def check_out(out: Path, source: Path) -> None:
     parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise PermissionError(f"--out is {out}, and nothing can be written in {parent}; give another folder")
-    foreign = any(path.is_file() and path.suffix != ".tmp" for path in out.rglob("*"))  # .tmp: left by a killed start
+    foreign = any(path.is_file() and path.suffix != ".tmp" for path in out.rglob("*"))  # .tmp: left by a killed run
     if foreign and not (out / STATE / _SETTINGS).exists():
         raise ValueError(
             f"--out is {out}, which has other files in it; expected a new or empty folder: give another name"
@@ -105,11 +105,11 @@ def check_out(out: Path, source: Path) -> None:
 
 
 def begin(out: Path, settings: dict[str, Any], fresh: bool) -> bool:
-    """Make the folder ready for these settings.
+    """Prepare the folder for these settings.
 
     Returns:
-        Whether work with the same settings was begun there before: then it goes on. With other settings it is
-        refused, or removed with `fresh`.
+        Whether a run with the same settings was started there before, which then continues. One with different
+        settings is refused, or removed with `fresh`.
     """
     path = out / STATE / _SETTINGS
     if fresh and path.exists():
@@ -137,7 +137,7 @@ def begin(out: Path, settings: dict[str, Any], fresh: bool) -> bool:
 
 
 def _remove(out: Path) -> None:
-    """Delete a run: its settings last, so that the folder is known as ours until all is gone."""
+    """Delete a run: its settings last, so that the folder is recognised as ours until all is deleted."""
     for name in OUTPUTS:
         (out / name).unlink(missing_ok=True)
     for name in (ISSUES, CORRECTED):

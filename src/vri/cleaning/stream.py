@@ -28,8 +28,8 @@ from vri.estimator import VRIClassifier
 from vri.files import atomic_write
 
 _IN_MEMORY = (200_000, 2**30)  # rows, and bytes in single precision, up to which a file is not streamed
-_TRAINING = 1.4e9  # bytes that training on a sample may take: about eight copies of it and of its probabilities
-_PART = 2**25  # bytes of each array with the rows of a part
+_TRAINING = 1.4e9  # bytes that training on a sample may take: about eight copies of the sample and its probabilities
+_PART = 2**25  # bytes per array of the rows of a part
 _BLOCK = 10_000  # rows whose probabilities are computed together
 _LEARNED = "learned.npz"
 _CALIBRATION = [field.name for field in fields(quality.Calibration)]
@@ -54,12 +54,12 @@ class Learned:
     seconds: float
 
     def calibration(self) -> quality.Calibration:
-        """To judge labels by."""
+        """The calibration to judge labels by."""
         return quality.Calibration(*(torch.from_numpy(getattr(self, name)) for name in _CALIBRATION))
 
 
 def sample_size(source: NpySource) -> int:
-    """How many rows to learn from: all where they easily fit in memory, else as many as training can hold."""
+    """How many rows to learn from: all if they easily fit in memory, else as many as training can hold."""
     rows, width = source.embeddings.shape
     if rows <= _IN_MEMORY[0] and 4 * rows * width <= _IN_MEMORY[1]:
         return rows
@@ -67,7 +67,7 @@ def sample_size(source: NpySource) -> int:
 
 
 def clean_stream(work: Work, source: NpySource, sample: int, fresh: bool) -> Summary:
-    """Find the wrong labels; the same call goes on with the epoch, or the part of the results, it was stopped at."""
+    """Find the wrong labels; the same call resumes at the epoch, or the part of the results, where it was stopped."""
     parquet_library(work.out)  # before hours of work, not after
     if work.options.cross_fit:
         raise ValueError(
@@ -95,7 +95,7 @@ def clean_stream(work: Work, source: NpySource, sample: int, fresh: bool) -> Sum
 
 
 def _settings(work: Work, source: NpySource, sample: int, size: int) -> dict[str, Any]:
-    """All that the results depend on. Embeddings are known by size and date: reading them takes too long."""
+    """All that the results depend on. Embeddings are identified by size and date: reading them takes too long."""
     written = datetime.fromtimestamp(source.embeddings.path.stat().st_mtime, UTC).isoformat()
     columns = {"label": source.labels, "trusted": source.trusted, "id": source.ids}
     return {
@@ -119,8 +119,8 @@ def _learn(work: Work, source: NpySource, sample: int) -> Learned:
     model.save(work.out / CLASSIFIER)
     accuracy = own_accuracy(model, samples)
     del samples, model
-    # Another sample: of its rows as few were learned from as of all rows, and the classifier knows those better.
-    # Trusted labels are no example of those that are to be judged.
+    # A second sample: the classifier knows the rows it was trained on better, and they are as rare here as among all
+    # rows. Trusted labels are not representative of those to be judged.
     others = _draw(source, sample, seed, calibrate=True)
     probabilities, labels = Judge(work, source).probabilities(others)
     verdict = quality.judge(probabilities, labels)
@@ -138,15 +138,15 @@ def _learn(work: Work, source: NpySource, sample: int) -> Learned:
 
 
 def _take(source: NpySource, rows: Indices) -> Samples:
-    """The rows with these numbers, which ascend."""
+    """The rows with these ascending numbers."""
     given = np.array(source.classes)[source.encode(source.labels.take(rows))]
     trusted = None if source.trusted is None else source.trusted.take(rows)
     return Samples(source.floats(source.embeddings.take(rows), rows), given, trusted)
 
 
 def _draw(source: NpySource, most: int, seed: int, calibrate: bool = False) -> Indices:
-    """Rows of a random sample; those to calibrate on are not trusted, unless all are."""
-    groups = 2 * len(source.classes)  # a class, and its trusted samples apart
+    """Rows of a random sample; rows for calibration are not trusted ones, unless all are."""
+    groups = 2 * len(source.classes)  # each class, and separately its trusted samples
     free_only = calibrate and source.trusted_count < source.rows
 
     def pieces() -> Iterator[Indices]:
@@ -161,13 +161,14 @@ def _draw(source: NpySource, most: int, seed: int, calibrate: bool = False) -> I
 def draw(pieces: Callable[[], Iterator[Indices]], groups: int, most: int, seed: int) -> Indices:
     """Numbers of random rows, ascending, in memory that grows with the sample only.
 
-    Groups are drawn in proportion to their size. But each gets at least its share if half of the sample were divided
-    equally among them, or all that it has, so that no rare one is lost. Within a group all rows are equally probable.
+    Groups are drawn in proportion to their size. But each gets at least the share it would have if half of the sample
+    were divided equally, or all of its rows, so that no rare group is lost. Within a group all rows are equally
+    probable.
 
     Args:
-        pieces: makes an iterator over the group of every row, some rows at a time; -1 for rows not to draw.
+        pieces: returns an iterator over the group of every row, some rows at a time; -1 for rows not to draw.
         groups: how many there are.
-        most: rows to draw; two of each group are drawn in any case.
+        most: rows to draw; at least two of each group are drawn in any case.
         seed: of the order in which rows are drawn.
     """
     counts = np.sum([np.bincount(piece[piece >= 0], minlength=groups) for piece in pieces()], axis=0)
@@ -199,21 +200,21 @@ def draw(pieces: Callable[[], Iterator[Indices]], groups: int, most: int, seed: 
 
 
 class Judge:
-    """Judges labels by the classifier in the file, even right after training: a run that goes on has nothing else."""
+    """Judges labels by the classifier in the file, even right after training: a resumed run has nothing else."""
 
     def __init__(self, work: Work, source: NpySource) -> None:
         self._source = source
         self._classifier = VRIClassifier.load(work.out / CLASSIFIER)
         assert self._classifier.module_ is not None  # `evidence="network"`
         self._classifier.module_.to(work.device)
-        self._judged = np.flatnonzero(source.counts > 1)  # the only sample of a class has none to compare it with
+        self._judged = np.flatnonzero(source.counts > 1)  # the only sample of a class can't be compared with others
         self._number = np.full(len(source.classes), -1)  # of each class among the judged ones
         self._number[self._judged] = np.arange(len(self._judged))
         names = self._classifier.classes_.tolist()
         self._columns = [names.index(source.classes[place]) for place in self._judged]
 
     def probabilities(self, rows: Indices) -> tuple[Tensor, Tensor]:
-        """(n, c) of the judged classes, and labels, of rows with ascending numbers that are taken some at a time."""
+        """Probabilities (n, c) of the judged classes, and labels, of rows with ascending numbers, some at a time."""
         found = torch.empty(len(rows), len(self._judged), dtype=torch.float64)
         for start in range(0, len(rows), _BLOCK):
             some = rows[start : start + _BLOCK]
@@ -222,7 +223,7 @@ class Judge:
         return found, torch.from_numpy(self._number[self._source.encode(self._source.labels.take(rows))])
 
     def tables(self, rows: range, learned: Learned, confidence: float) -> tuple[Any, Any]:
-        """What is thought of the labels of some rows, and the corrected labels, as pyarrow tables."""
+        """The judgement of some rows' labels, and the corrected labels, as pyarrow tables."""
         pa = importlib.import_module("pyarrow")
         numbers = np.arange(rows.start, rows.stop)
         probabilities, given = self.probabilities(numbers)
@@ -232,7 +233,7 @@ class Judge:
         right[trusted] = 1.0
         beliefs[trusted] = torch.nn.functional.one_hot(given[trusted], beliefs.shape[1]).double()
         issues = (right < learned.threshold) & ~trusted & ~torch.from_numpy(unknown)
-        # for an issue the best class except the given one, which may still be ahead of each of the others
+        # for an issue, the best class except the given one, which may still be ahead of each single other class
         suggested = torch.where(issues, beliefs.scatter(1, given[:, None], -1.0).argmax(1), beliefs.argmax(1))
         sure = beliefs.gather(1, suggested[:, None]).squeeze(1)
         changed = (issues & (sure >= confidence)).numpy()
@@ -286,7 +287,7 @@ def _file(out: Path, name: str, part: int) -> Path:
 def _write(
     work: Work, source: NpySource, learned: Learned, accuracy: Accuracy, parts: list[range], settings: dict[str, Any]
 ) -> Summary:
-    """Summary and page from the parts on the disk: it makes no difference which start wrote them."""
+    """Summary and page from the parts on the disk, whether this run or an earlier one wrote them."""
     index = pd.Index(source.names)
     pairs, bins = np.zeros((len(index), len(index)), np.int64), np.zeros(QUALITY_BINS, np.int64)
     doubt, changed = 0.0, 0
@@ -338,7 +339,7 @@ def _write(
 def _read(path: Path) -> Any:
     try:
         return parquet_library(path).ParquetFile(path).read()
-    except Exception as error:  # pyarrow has errors of many kinds
+    except Exception as error:  # pyarrow raises many kinds of errors
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"{path} is damaged ({reason}); delete it and run the same command again") from None
 
@@ -347,7 +348,7 @@ def _suspect(source: NpySource, found: dict[Any, Any]) -> Suspect:
     row = int(found["row"])
     fields = {} if source.ids is None else {"id": str(found["id"])}
     return Suspect(
-        id=str(row),  # ids of the user may come twice
+        id=str(row),  # the user's ids may not be unique
         given=source.classes[found["given"]],
         suggested=source.classes[found["suggested"]],
         quality=found["label_quality"],

@@ -13,7 +13,7 @@ from typing import Any
 
 from vri.data.lists import shorten
 
-TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}  # with what stands between their cells
+TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}  # with their delimiters
 PARQUET_SUFFIXES = (".parquet", ".pq")
 SUFFIXES = (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
 
@@ -28,7 +28,7 @@ class Table:
 
     Attributes:
         path: its file.
-        columns: names to values; text in CSV files, as pyarrow gives them in Parquet files.
+        columns: names to values; text in CSV files, pyarrow's values in Parquet files.
         rows: how many there are.
     """
 
@@ -37,7 +37,7 @@ class Table:
     rows: int
 
     def column(self, name: str, option: str) -> list[Any]:
-        """A column by its name; `option` asked for it."""
+        """A column by its name; `option` is the one that named it."""
         if name not in self.columns:
             near = nearest(name, self.columns)
             raise ValueError(
@@ -56,7 +56,7 @@ class Table:
         return name, label_texts(self.column(name, "--label"), f"{self.path}: column {name!r}")
 
     def ids(self, name: str | None) -> list[str]:
-        """The column with the ids as text, or the numbers of the rows from 0."""
+        """The column with the ids as text, or the row numbers from 0."""
         if name is None:
             return [str(row) for row in range(self.rows)]
         ids = [str(value) for value in self.column(name, "--id")]
@@ -71,7 +71,7 @@ class TextRows:
     Attributes:
         mark: the byte order mark it began with, or "".
         header: names of the columns.
-        raw: each row as it stands in the file with the end of its line, the header first; empty lines as well.
+        raw: each row exactly as in the file, with its line end, the header first; includes empty lines.
         cells: what is in them; [] for an empty line.
     """
 
@@ -82,7 +82,7 @@ class TextRows:
 
 
 def read_table(path: Path, encoding: str = "utf-8") -> Table:
-    """Read a CSV, TSV or Parquet file; there must be rows, and no column twice."""
+    """Read a CSV, TSV or Parquet file; it must have rows, and columns with different names."""
     if path.suffix.lower() in PARQUET_SUFFIXES:
         data = read_parquet(path)
         header, rows = list(data.column_names), int(data.num_rows)
@@ -136,7 +136,7 @@ def read_parquet(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; expected a Parquet file: check the name")
     try:
-        return parquet.ParquetFile(path).read()  # of this file alone: folders named a=b are no columns
+        return parquet.ParquetFile(path).read()  # this file only: folders named a=b are not columns
     except Exception as error:  # pyarrow has errors of many kinds
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"{path} can't be read as Parquet ({reason}); expected a whole file: write it again") from None
@@ -151,10 +151,10 @@ def parquet_library(path: Path) -> Any:
 
 
 def label_texts(values: Sequence[Any], where: str) -> list[str]:
-    """Labels as text without space around it; where all are whole numbers, 1.0 is 1.
+    """Labels as text without surrounding space; if all are whole numbers, 1.0 becomes 1.
 
     Args:
-        values: as they are in the file.
+        values: as in the file.
         where: names the column in an error.
     """
     empty = [str(row) for row, value in enumerate(values) if is_missing_label(value)]
@@ -177,14 +177,14 @@ def is_missing_label(value: Any) -> bool:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell of a feature stands for nothing."""
+    """Whether a cell of a feature is empty."""
     if isinstance(value, str):
         return value.strip().lower() in _MISSING
     return value is None or (isinstance(value, float) and value != value)
 
 
 def check_unique(ids: Sequence[str], where: str) -> None:
-    """Every id comes once."""
+    """Check that every id occurs once."""
     seen: set[str] = set()
     twice = dict.fromkeys(name for name in ids if name in seen or seen.add(name))  # type: ignore[func-returns-value]
     if twice:
@@ -195,19 +195,19 @@ def check_unique(ids: Sequence[str], where: str) -> None:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The name that looks most like the one asked for."""
+    """The name most similar to the one given."""
     known = list(names)
     lower = {each.lower(): each for each in known}
     return lower.get(name.lower()) or difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
 
 
 def _lines(text: str, start: int) -> Iterator[str]:
-    """One after the other, each with its end; `io.StringIO` would hold the whole text once more, at four bytes each."""
+    """The lines, each with its end; `io.StringIO` would copy the whole text, at four bytes per character."""
     return (match[0] for match in _LINE.finditer(text, start))
 
 
 class _Remembered:
-    """Lines of a file, and those given out since the last look: the rows of a CSV file as they stand in it."""
+    """Lines of a file, and those returned since the last call: the rows of a CSV file exactly as in it."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines, self._given = iter(lines), ""

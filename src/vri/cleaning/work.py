@@ -1,4 +1,4 @@
-"""What `vri clean` does the same way for every source: train, compare with plain training, write summary and page."""
+"""What `vri clean` does alike for every source: train, compare with plain training, write summary and page."""
 
 import json
 import math
@@ -30,7 +30,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What is learned from: inputs, given labels, which of them are trusted (or None), and a network for them."""
+    """Training data: inputs, given labels, which of them are trusted (or None), and a network for them."""
 
     X: Any
     given: NDArray[Any]
@@ -38,14 +38,14 @@ class Samples:
     module: Callable[[int], nn.Module] | None = None
 
     def part(self, chosen: Mask) -> "Samples":
-        """Some of them."""
+        """Some of the samples."""
         trusted = None if self.trusted is None else self.trusted[chosen]
         return Samples(self.X[chosen], self.given[chosen], trusted, self.module)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Shares of labels that were predicted; None where that is not known.
+    """Shares of labels that were predicted; None if unknown.
 
     Attributes:
         plain: of plain training on the given labels.
@@ -69,7 +69,7 @@ class Work:
     command: str
 
     def tell(self, line: str) -> None:
-        """Report what is going on."""
+        """Report progress."""
         if self.progress:
             print(line, file=sys.stderr)
 
@@ -82,7 +82,7 @@ class Work:
     def train(
         self, samples: Samples, method: str, folder: str, cross_fit: int = 0, evidence: str = "auto"
     ) -> VRIClassifier:
-        """A trained classifier; training goes on from what is in the folder of the state."""
+        """A trained classifier; training resumes from the folder of the state."""
         classifier = VRIClassifier(
             samples.module,
             method=method,
@@ -117,7 +117,7 @@ class Work:
         return found
 
     def write(self, suspects: Iterable[Suspect], accuracy: Accuracy, more: Mapping[str, Any], **found: Any) -> Summary:
-        """Write the page, and summary.json with `more` in it; `found` are the other fields of the summary."""
+        """Write the page, and summary.json with `more` in it; `found` has the other fields of the summary."""
         summary = Summary(
             **found,
             accuracy_before=accuracy.plain,
@@ -137,7 +137,7 @@ class Work:
 
 
 def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
-    """What the training itself says: of the folds with cross-fitting, else of what was held out to choose the epoch."""
+    """Accuracy from the training itself: on the folds with cross-fitting, else on held-out samples."""
     if hasattr(model, "fold_"):
         scored, measured_on = _scored(samples, "predicted by classifiers that were not trained on them")
         predicted = model.classes_[model.out_of_sample_proba_.argmax(1)]
@@ -155,7 +155,7 @@ def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
 
 
 def _scored(samples: Samples, how: str) -> tuple[Mask, str]:
-    """The samples to measure accuracy on, the trusted ones where there are enough; and what to call them."""
+    """The samples to measure accuracy on, the trusted ones if there are enough; and what to call them."""
     trusted = np.zeros(len(samples.given), bool) if samples.trusted is None else samples.trusted
     if trusted.sum() >= ENOUGH_TRUSTED:
         return trusted, f"{trusted.sum():,} trusted samples {how}"
