@@ -24,7 +24,7 @@ def test_the_listed_costs_are_the_measured_ones() -> None:
     for name, method in METHODS.items():
         if name != "cross-entropy":  # 1 by definition
             found = [row["value"] for row in rows if row["name"] == name]
-            assert [f"{value:.1f}" for value in found] == [f"{value:.1f}" for value in method.cost]
+            assert [f"{value:.1f}" for value in found] == [f"{value:.1f}" for value in method.cost or ()]
 
 
 @pytest.mark.parametrize("name", variants())
@@ -34,11 +34,11 @@ def test_every_variant_takes_a_step(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(4, 3, 8, 8, generator=generator), torch.arange(4)
     metrics = method.step((x, y, torch.arange(4)), (x, y))
-    assert metrics["loss"] > 0
+    assert metrics["loss"] > 0 or name == "peer-loss"  # a difference of losses
     moved = [not torch.equal(a, b) for a, b in zip(before, method.model.parameters(), strict=True)]
     assert all(moved) or name in ("decoupling", "l2rw")  # these may find no sample worth a step
-    if isinstance(method, MetaMethod):
-        assert not torch.isnan(torch.tensor(metrics["meta_loss"]))
+    if isinstance(method, MetaMethod) and name != "emlc":  # which looks several steps ahead before it has one
+        assert metrics["meta_loss"] > 0
 
 
 def test_methods_with_phases_are_past_the_first() -> None:
