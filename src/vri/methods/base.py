@@ -79,6 +79,13 @@ class Method(ABC):
     views: tuple[str, ...] = ("weak",)  # of each training batch; with several, inputs are a tuple of them
     networks: int = 1  # number of classifiers it trains
 
+    def __init_subclass__(cls) -> None:
+        """What was measured of a method holds for no method derived from it."""
+        super().__init_subclass__()
+        for name in ("name", "cost", "tuned"):
+            if name not in cls.__dict__:
+                setattr(cls, name, getattr(Method, name))
+
     def __init__(
         self,
         model: nn.Module,
