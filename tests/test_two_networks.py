@@ -115,6 +115,17 @@ def test_decoupling_learns_where_the_networks_disagree() -> None:
     compare(pair(Decoupling), loss)
 
 
+def test_decoupling_takes_small_steps_on_few_samples() -> None:
+    """They count as a share of the batch: sum over D, divided by that share of all."""
+
+    def loss(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        kept = [i for i in range(COUNT) if int(first[i].argmax()) != int(second[i].argmax())]
+        assert 0 < len(kept) < COUNT
+        return tuple(F.cross_entropy(z[kept], Y[kept], reduction="sum") / COUNT for z in (first, second))
+
+    compare(pair(Decoupling, least_share=1.0), loss)
+
+
 def test_decoupling_of_equal_networks_does_nothing() -> None:
     method = pair(Decoupling, seeds=(0, 0))
     before = weights(method.model)

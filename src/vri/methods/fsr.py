@@ -32,7 +32,7 @@ class FSR(Method):
     of the gain, weights after 20 epochs, α = 0.1, ρ = 2, 0.1 as memory of the logits. Departures: the look-ahead takes
     no momentum; a batch of proxies is as large as one of the training set (200 there); and mixup and weight averaging,
     which the code has besides, are left to the loop or out. It needs `vri.train`, which gives it the proxies; in a loop
-    of your own it is cross-entropy. A batch ends with the numbers of its samples.
+    of your own all weights are 1. A batch ends with the numbers of its samples.
 
     Args:
         proxy_share: proxies, as a share of the training samples; at least one for each class.
