@@ -1,7 +1,7 @@
 """VRI beside cross-entropy and clean-only on real CIFAR-10: a slice, ResNet-32, a short schedule.
 
     vri data get cifar10n                                     # CIFAR-10 and its human labels
-    python benchmarks/cifar10.py --seeds 1                    # goes on where it was stopped
+    python benchmarks/cifar10.py --seeds 1                    # resumes where it was stopped
     python benchmarks/cifar10.py --table                      # docs/results.md, its picture and CSV
 
 Each run is a line of benchmarks/results/cifar10/runs.jsonl. A run that is there is not done again.

@@ -1,7 +1,7 @@
 """How well labels are judged on everyday data: VRIClassifier with its defaults beside cleanlab with usual models.
 
     python benchmarks/everyday_data.py                     # fetch the data, once
-    python benchmarks/everyday.py --half report            # goes on where it was stopped
+    python benchmarks/everyday.py --half report            # resumes where it was stopped
     python benchmarks/everyday.py --table                  # docs/label_issues.md
 
 Half of the data sets were used to choose how VRIClassifier judges ("choose"), the other half only to report on

@@ -1,6 +1,6 @@
 """Every method under one protocol: digits and Fashion-MNIST, three kinds of noise, 3 seeds, tuned alike.
 
-    python benchmarks/family.py --jobs 2 --minutes 120        # goes on where it was stopped; also on several machines
+    python benchmarks/family.py --jobs 2 --minutes 120        # resumes where it was stopped; also on several machines
     python benchmarks/family.py --time --jobs 2               # one run of each row alone: what the whole grid takes
     python benchmarks/family.py --table                       # the block in docs/results.md
 

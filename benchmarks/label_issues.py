@@ -1,6 +1,6 @@
 """How well the network alone finds wrong labels: VRI beside cleanlab, on real data with synthetic and human noise.
 
-    python benchmarks/label_issues.py --seeds 3 --minutes 60     # goes on where it was stopped
+    python benchmarks/label_issues.py --seeds 3 --minutes 60     # resumes where it was stopped
     python benchmarks/label_issues.py --table                    # docs/label_issues.md
 
 Each case and seed is a line of benchmarks/results/label_issues.jsonl. cleanlab is given out-of-sample probabilities

@@ -1,6 +1,6 @@
 """Do meta networks whose width follows the features lose anything against the paper's 1024-512?
 
-    python benchmarks/meta_width.py --jobs 2 --minutes 60     # goes on where it was stopped
+    python benchmarks/meta_width.py --jobs 2 --minutes 60     # resumes where it was stopped
     python benchmarks/meta_width.py --table
 
 VRI with its defaults in the protocol of family.py (digits and Fashion-MNIST, MLP, three kinds of noise), 5 seeds,

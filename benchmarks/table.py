@@ -58,7 +58,7 @@ def fill(
                 left = (len(todo) - count) * (time.monotonic() - start) / count
                 print(f"{count}/{len(todo)} {show({**todo[key], **row})} ({left:.0f} s left)", flush=True)
             if time.monotonic() - start > 60 * minutes:
-                print("time is up; the same command goes on", flush=True)
+                print("time is up; the same command resumes", flush=True)
                 pool.terminate()
                 return
 

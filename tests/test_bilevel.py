@@ -413,7 +413,7 @@ def test_falls_back_to_finite_differences_and_says_so_once(build_model: Callable
     ours = [w for w in caught if w.category is RuntimeWarning]
     assert [str(w.message) for w in ours] == [
         f"forward-mode differentiation is not available for {operator}: "
-        "VRI goes on with hypergradient='finite_difference'"
+        "VRI continues with hypergradient='finite_difference'"
     ]
     assert ours[0].filename == __file__  # points at the caller of step
     assert fallen_back.hypergradient == "finite_difference"

@@ -40,7 +40,7 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
         "batch_size was 5 and is 4; meta_batch_size was 5 and is 4; learning rates was [0.1] and is [0.2]; "
         "schedule was 'cosine' and is 'constant'; seed was 0 and is 1; "
         f"checksum of the training labels was {checksum(y)!r} and is {checksum(y.flip(0))!r}. "
-        "Use the same settings to go on; pass resume=False, or another out=, to start over"
+        "Use the same settings to resume; pass resume=False, or another out=, to start over"
     )
     with pytest.raises(CheckpointError, match="method was 'CrossEntropy' and is 'Recorder'"):
         fit(Recorder(), out=tmp_path)
@@ -319,7 +319,7 @@ def test_interrupt_finishes_the_step_and_saves(tmp_path: Path, capsys: pytest.Ca
         fit(stopped, out=tmp_path)
     path = tmp_path / "checkpoint.pt"
     assert capsys.readouterr().err == (
-        f"interrupted after step 3 of 8; {path} holds step 3: the same call with resume=True goes on from there\n"
+        f"interrupted after step 3 of 8; {path} holds step 3: the same call with resume=True continues from there\n"
     )
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resumed = cross_entropy()
@@ -343,7 +343,7 @@ def test_interrupt_without_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         fit(stopped)
     assert capsys.readouterr().err == (
-        "interrupted after step 1 of 8; nothing is saved: pass out= to be able to go on\n"
+        "interrupted after step 1 of 8; nothing is saved: pass out= to be able to resume\n"
     )
 
 
@@ -375,7 +375,7 @@ def test_sigterm_saves_like_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture
         assert main([*TRAIN, "--out", str(stopped)]) == 143
     assert capsys.readouterr().err == (
         f"interrupted after step 5 of 6; {stopped / 'checkpoint.pt'} holds step 5: the same call with resume=True "
-        "goes on from there\n\nstopped; the same command with --resume goes on where it was\n"
+        "continues from there\n\nstopped; the same command with --resume continues where it left off\n"
     )
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -67,7 +67,7 @@ def test_other_settings_are_refused_and_fresh_starts_again(
     assert main(arguments(tmp_path, "--quiet", "--seed", "1", "--cross-fit", "3")) == 2
     assert capsys.readouterr().err == (
         f"vri clean: {out} holds a run with other settings: seed was 0 and is 1; cross_fit was 5 and is 3; use the "
-        "same to go on, give another --out, or pass --fresh to start again\n"
+        "same to resume, give another --out, or pass --fresh to start again\n"
     )
     assert snapshot(out) == first
     (out / "notes.txt").write_text("mine")
@@ -128,7 +128,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(tmp_path: Path, monkeypatch: p
         stops = {stop}
         capsys.readouterr()
         assert main(again) == 130
-        assert capsys.readouterr().err.endswith("\nstopped; the same command goes on where it was\n")
+        assert capsys.readouterr().err.endswith("\nstopped; the same command continues where it left off\n")
         assert not (tmp_path / "out" / "label_issues.csv").exists()
     stops = set()
     assert main(again) == 0

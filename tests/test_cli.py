@@ -68,7 +68,7 @@ def test_demo_goes_on_after_ctrl_c(
 
     monkeypatch.setattr(demo, "train_run", interrupted)
     assert main(arguments) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
     monkeypatch.setattr(demo, "train_run", original)
     steps: list[int] = []
     cross_entropy = METHODS["cross-entropy"]

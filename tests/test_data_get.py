@@ -119,7 +119,7 @@ def test_download(server: Server, tmp_path: Path) -> None:
 
 def test_download_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -> None:
     server.files["a"], server.cut = CONTENT, 100_000
-    message = f"{server.url}a ended after 100000 of 256000 bytes; run the same command again to go on"
+    message = f"{server.url}a ended after 100000 of 256000 bytes; run the same command again to continue"
     with pytest.raises(DownloadError, match=f"^{re.escape(message)}$"):
         download(f"{server.url}a", tmp_path / "file", md5(CONTENT))
     assert files_in(tmp_path) == ["file.part"]

@@ -355,7 +355,7 @@ def test_without_forward_mode_it_goes_on_by_finite_differences(name: str) -> Non
     batches = [(x.float(), *rest) for x, *rest in (batch(100), batch(200))]
     other = build(name, copy.deepcopy(model), hypergradient="finite_difference")
     method = build(name, model)
-    said = f"{type(method).__name__} goes on with hypergradient='finite_difference'"
+    said = f"{type(method).__name__} continues with hypergradient='finite_difference'"
     with pytest.warns(RuntimeWarning, match=said):
         method.step(*batches)
     with warnings.catch_warnings():

@@ -224,8 +224,8 @@ def test_a_dead_worker_ends_the_job(two: list[Results], ended: list[subprocess.C
     assert len(lines) == 1
     assert lines[0].startswith("vri train: another worker died, or did not answer for 120 s (")
     assert lines[0].endswith(
-        "); look for its own message, then start the same command with --resume: it goes on from the last checkpoint. "
-        "VRI_TIMEOUT sets the seconds to wait"
+        "); look for its own message, then start the same command with --resume: it continues from the last "
+        "checkpoint. VRI_TIMEOUT sets the seconds to wait"
     )
     assert "Traceback" not in first.stderr
 

@@ -345,7 +345,7 @@ def test_the_command_runs_draws_and_goes_on(
     assert main([*arguments, "--minutes", "0"]) == 0
     said = capsys.readouterr().err
     assert said.startswith("4 runs, 0 done before; about ")
-    assert said.endswith("tab:flip: no runs yet\n1 of 1 not finished; the same command goes on\n")
+    assert said.endswith("tab:flip: no runs yet\n1 of 1 not finished; the same command resumes\n")
     assert main(arguments) == 0
     said = capsys.readouterr().out
     assert said.startswith("tab:flip: small (quick scale)\n")

@@ -242,7 +242,7 @@ def test_a_stopped_run_goes_on_with_the_part_it_was_at(
 
     monkeypatch.setattr(Judge, "tables", stopped)
     assert main(call(tmp_path, *quick)) == code
-    assert capsys.readouterr().err.endswith("\nstopped; the same command goes on where it was\n")
+    assert capsys.readouterr().err.endswith("\nstopped; the same command continues where it left off\n")
     out = tmp_path / "out"
     assert [name for name in snapshot(out) if "issues" in name] == [
         f"label_issues/part-0000{k}.parquet" for k in (0, 1)

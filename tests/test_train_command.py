@@ -320,12 +320,12 @@ def test_a_run_is_not_overwritten_or_mixed_up(finished: tuple[Path, dict[str, An
     with pytest.raises(SettingsError) as error:
         train_run(small(), out)
     assert str(error.value) == (
-        f"{out} holds a run already, 2 epochs done; add --resume to go on with it, or give another --out"
+        f"{out} holds a run already, 2 epochs done; add --resume to continue it, or give another --out"
     )
     with pytest.raises(SettingsError) as error:
         train_run(small(lr=0.5, seed=1), out, resume=True)
     assert str(error.value) == (
-        f"{out} holds another run: lr was 0.02 and is 0.5; seed was 0 and is 1; use the same settings to go on, "
+        f"{out} holds another run: lr was 0.02 and is 0.5; seed was 0 and is 1; use the same settings to resume, "
         "or another --out"
     )
 

@@ -84,7 +84,7 @@ def clean(
     if findings is not None:
         work.tell("everything was trained before; writing the results again (--fresh trains again)")
     else:
-        work.tell(f"{'going on with the' if again else 'starting a'} run in {out}")
+        work.tell(f"{'resuming the' if again else 'starting a'} run in {out}")
         findings = _train(work, source)
         save_found(out / STATE / FINDINGS, findings)
     accuracy = Accuracy(None, findings.accuracy, findings.measured_on)

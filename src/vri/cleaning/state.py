@@ -131,7 +131,7 @@ def begin(out: Path, settings: dict[str, Any], fresh: bool) -> bool:
     if different:
         raise ValueError(
             f"{out} holds a run with other settings: {'; '.join(different)}; "
-            "use the same to go on, give another --out, or pass --fresh to start again"
+            "use the same to resume, give another --out, or pass --fresh to start again"
         )
     return True
 

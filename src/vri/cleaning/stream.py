@@ -81,7 +81,7 @@ def clean_stream(work: Work, source: NpySource, sample: int, fresh: bool) -> Sum
     again = begin(work.out, settings, fresh)
     learned = load_found(work.out / STATE / _LEARNED, Learned) if (work.out / CLASSIFIER).exists() else None
     if learned is None:
-        work.tell(f"{'going on with the' if again else 'starting a'} run in {work.out}")
+        work.tell(f"{'resuming the' if again else 'starting a'} run in {work.out}")
         learned = _learn(work, source, sample)
         save_found(work.out / STATE / _LEARNED, learned)
     accuracy = Accuracy(None, learned.accuracy, learned.measured_on)

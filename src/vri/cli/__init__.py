@@ -41,7 +41,7 @@ def _run(options: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         again = "the same command" + (" with --resume" if hasattr(options, "resume") and not options.resume else "")
-        print(f"\nstopped; {again} goes on where it was", file=sys.stderr)
+        print(f"\nstopped; {again} continues where it left off", file=sys.stderr)
         return 130
 
 

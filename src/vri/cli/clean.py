@@ -52,7 +52,7 @@ def add(commands: Any) -> None:
         help="find the wrong labels of your data",
         description="Find the wrong labels of a folder of images by class, a table (CSV, TSV, Parquet), embeddings "
         "and labels in an .npz file, or embeddings in an .npy file, which need not fit in memory. SOURCE is never "
-        "changed. Ctrl-C stops; the same command goes on.",
+        "changed. Ctrl-C stops; the same command resumes.",
         epilog="Example: vri clean reviews.csv --label stars --text review --out cleaned",
     )
     parser.add_argument("source", metavar="SOURCE", type=Path, help="folder root/class/image, table, .npz or .npy file")

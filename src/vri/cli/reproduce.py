@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
         "reproduce",
         help="make the paper's tables and figures, with published numbers next to ours",
         description="Run and draw tables and figures of the paper. Runs that are done are not done again: the same "
-        "command goes on where it stopped, also on several machines that share --out.",
+        "command resumes where it stopped, also on several machines that share --out.",
         epilog="Example: vri reproduce tab:efficiency --jobs 2; vri reproduce all --page results.md",
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="list, all, or names such as tab:flip fig:vis")
@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
         elif options.page is not None:
             write_page(results, out, options.page, options.seeds)
     if unfinished:
-        print(f"{unfinished} of {len(chosen)} not finished; the same command goes on", file=sys.stderr)
+        print(f"{unfinished} of {len(chosen)} not finished; the same command resumes", file=sys.stderr)
     return 0
 
 

@@ -26,7 +26,7 @@ class DownloadError(OSError):
 
 
 def download(url: str, target: Path, md5: str | None = None, *, timeout: float = _TIMEOUT) -> None:
-    """Fetch `url` into the file `target`, going on where an earlier try ended.
+    """Fetch `url` into the file `target`, resuming where an earlier try ended.
 
     Until all is there and has the right checksum, it is kept beside the target as ``<target>.part``.
 
@@ -170,7 +170,7 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
                 bar.update(len(chunk))
     found = part.stat().st_size
     if total is not None and found != total:
-        raise DownloadError(f"{url} ended after {found} of {total} bytes; run the same command again to go on")
+        raise DownloadError(f"{url} ended after {found} of {total} bytes; run the same command again to continue")
 
 
 def _chunks(url: str, response: HTTPResponse) -> Iterator[bytes]:
@@ -179,4 +179,4 @@ def _chunks(url: str, response: HTTPResponse) -> Iterator[bytes]:
         while chunk := response.read(_CHUNK):
             yield chunk
     except (OSError, HTTPException) as error:
-        raise DownloadError(f"{url} broke off ({error}); run the same command again to go on") from error
+        raise DownloadError(f"{url} broke off ({error}); run the same command again to continue") from error

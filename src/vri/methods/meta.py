@@ -201,7 +201,7 @@ class MetaMethod(Method):
         except ForwardADMissing as missing:
             warnings.warn(
                 f"forward-mode differentiation is not available for {missing.operator}: "
-                f"{type(self).__name__} goes on with hypergradient='finite_difference'",
+                f"{type(self).__name__} continues with hypergradient='finite_difference'",
                 RuntimeWarning,
                 stacklevel=3,
             )

@@ -111,7 +111,7 @@ def run_grid(runs: Sequence[Run], folder: Path, *, processes: int = 1, minutes: 
     if codes and left:
         raise ChildProcessError(
             f"{len(codes)} of {processes} processes died (exit codes {', '.join(map(str, codes))}; a negative one is "
-            "a signal, -9 often means too little memory); the same call goes on"
+            "a signal, -9 often means too little memory); the same call resumes"
         )
     return not left
 

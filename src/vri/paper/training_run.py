@@ -306,9 +306,7 @@ def _earlier(out: Path, settings: Settings, resume: bool) -> Record:
     if not resume:
         if found is not None or (out / "checkpoint.pt").exists():
             done = f", {len(found.get('epochs', []))} epochs done" if found else ""
-            raise SettingsError(
-                f"{out} holds a run already{done}; add --resume to go on with it, or give another --out"
-            )
+            raise SettingsError(f"{out} holds a run already{done}; add --resume to continue it, or give another --out")
         return {}
     if found is None:
         return {}
@@ -320,7 +318,7 @@ def _earlier(out: Path, settings: Settings, resume: bool) -> Record:
     ]
     if different:
         raise SettingsError(
-            f"{out} holds another run: {'; '.join(different)}; use the same settings to go on, or another --out"
+            f"{out} holds another run: {'; '.join(different)}; use the same settings to resume, or another --out"
         )
     return found
 

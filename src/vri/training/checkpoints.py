@@ -114,7 +114,7 @@ def check_settings(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any])
     if different:
         raise CheckpointError(
             f"the checkpoint {path} is of another run: {'; '.join(different)}. "
-            "Use the same settings to go on; pass resume=False, or another out=, to start over"
+            "Use the same settings to resume; pass resume=False, or another out=, to start over"
         )
 
 

@@ -406,7 +406,7 @@ def _calling() -> Iterator[None]:
         waited = "" if _group is None else f", or did not answer for {_group.timeout:g} s"
         raise WorkerLost(
             f"another worker died{waited} ({_first_line(error)}); look for its own message, then start the same "
-            f"command with --resume: it goes on from the last checkpoint. {TIMEOUT} sets the seconds to wait"
+            f"command with --resume: it continues from the last checkpoint. {TIMEOUT} sets the seconds to wait"
         ) from error
 
 

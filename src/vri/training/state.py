@@ -70,7 +70,7 @@ class RunState:
             except (KeyError, RuntimeError, TypeError, ValueError) as error:
                 raise checkpoint.CheckpointError(
                     f"the checkpoint {path} does not fit the method: {error}. Build model and method as in "
-                    "the first call to go on; pass resume=False, or another out=, to start over"
+                    "the first call to resume; pass resume=False, or another out=, to start over"
                 ) from None
             self._saved_step = self.at.step
             self._start -= self.at.seconds
@@ -171,12 +171,12 @@ class RunState:
         """One line for the user who pressed Ctrl-C."""
         where = f"interrupted after step {self.at.step} of {self.total}"
         if self.folder is None:
-            return f"{where}; nothing is saved: pass out= to be able to go on"
+            return f"{where}; nothing is saved: pass out= to be able to resume"
         if self._saved_step is None:
             return f"{where}, before the first checkpoint: the same call starts from the beginning"
         return (
             f"{where}; {self.folder / 'checkpoint.pt'} holds step {self._saved_step}: "
-            "the same call with resume=True goes on from there"
+            "the same call with resume=True continues from there"
         )
 
     def _check_weights(self) -> None:
