@@ -1,6 +1,7 @@
 """`VRIClassifier`: what it takes, what it finds, and that nothing is lost on the way."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import torch
 from scipy import sparse
 from sklearn import config_context
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_blobs
+from sklearn.datasets import load_digits, load_iris, make_blobs
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
@@ -20,6 +21,7 @@ import vri
 from vri import VRIClassifier, backbones
 from vri.estimator import fitting
 from vri.methods import VRI
+from vri.methods.two_networks import networks_of
 
 QUICK = {
     "epochs": 4,
@@ -382,3 +384,17 @@ def test_a_network_with_batch_normalisation_learns_faster_and_longer(monkeypatch
         with pytest.raises(Stop):
             VRIClassifier(module, random_state=0).fit(images, np.arange(300) % 3)
         assert seen == {"lr": lr, "epochs": epochs}
+
+
+def test_networks_that_predict_together_do_so_here(tmp_path: Path) -> None:
+    """DivideMix averages the probabilities of its two networks, also after saving."""
+    x, y = load_iris(return_X_y=True)
+    classifier = VRIClassifier(method="dividemix", epochs=4, evidence="network", random_state=0).fit(x, y)
+    assert classifier.module_ is not None
+    scaled = classifier._scaling.apply(x).float()
+    shares = [network.eval()(scaled).softmax(1) for network in networks_of(classifier.module_)]
+    assert len(shares) == 2
+    together = torch.stack(shares).mean(0).detach().numpy()
+    np.testing.assert_allclose(classifier.predict_proba(x), together, atol=1e-5)
+    classifier.save(tmp_path / "c.safetensors")
+    np.testing.assert_allclose(VRIClassifier.load(tmp_path / "c.safetensors").predict_proba(x), together, atol=1e-5)

@@ -28,6 +28,7 @@ from vri.estimator.fitting import Fitted, divide, fit_network
 from vri.estimator.inputs import Scaling
 from vri.estimator.labels import Indices, Mask, as_mask, encode
 from vri.methods import VRI
+from vri.methods.two_networks import networks_of
 from vri.training.selection import Selection
 from vri.training.state import History
 
@@ -350,7 +351,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _train_on_all(self, inputs: Tensor, given: Indices, mask: Mask | None, seed: int) -> Fitted:
         everyone = np.arange(len(given))
         fitted = self._train(inputs, given, mask, everyone, everyone, seed, "all")
-        self.module_, self.history_ = fitted.method.model, fitted.history
+        self.module_, self.history_ = fitted.method.predictor, fitted.history
         self.evidence_["probability"] = fitted.beliefs.numpy()[everyone, given]
         if isinstance(fitted.method, VRI):
             features = self._outputs(inputs)[1]
@@ -381,7 +382,8 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Logits and features by the network."""
         assert self.module_ is not None
         options = self.method_options or {}
-        name, _ = find_head(self.module_, len(self.classes_), options.get("head"), options.get("feature_dim"))
+        first = networks_of(self.module_)[0]
+        name, _ = find_head(first, len(self.classes_), options.get("head"), options.get("feature_dim"))
         return outputs.of(self.module_, inputs, name, self._transform)
 
     @property

@@ -1,5 +1,7 @@
 """What a trained network makes of many samples."""
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,13 +11,14 @@ from vri.core.model import call, read_outputs
 from vri.core.objective import gaussian_kl
 from vri.data.batches import Transform
 from vri.methods import VRI
+from vri.methods.two_networks import networks_of
 
 _CHUNK = 1000  # samples of one forward pass
 
 
 @torch.no_grad()
 def of(model: nn.Module, inputs: Tensor, head: str | None, transform: Transform | None) -> tuple[Tensor, Tensor]:
-    """Logits, in double precision, and features of all samples, on the CPU.
+    """Logits, in double precision, and features of all samples, on the CPU; of an ensemble, the first one's features.
 
     Args:
         model: in evaluation mode.
@@ -23,6 +26,11 @@ def of(model: nn.Module, inputs: Tensor, head: str | None, transform: Transform 
         head: name of the last layer, whose inputs are the features; None for a model that returns them.
         transform: of a batch of inputs.
     """
+    networks = networks_of(model)
+    if len(networks) > 1:
+        found = [of(network, inputs, head, transform) for network in networks]
+        log_p = torch.stack([logits.log_softmax(1) for logits, _ in found])
+        return log_p.logsumexp(0) - math.log(len(networks)), found[0][1]
     seen: list[Tensor] = []
     hook = None
     if head is not None:
@@ -32,8 +40,8 @@ def of(model: nn.Module, inputs: Tensor, head: str | None, transform: Transform 
     try:
         for part in inputs.split(_CHUNK):
             on_device = part.to(device)
-            found, own = read_outputs(call(model, on_device if transform is None else transform(on_device, 0)))
-            logits.append(found.double().cpu())
+            batch, own = read_outputs(call(model, on_device if transform is None else transform(on_device, 0)))
+            logits.append(batch.double().cpu())
             shown = seen.pop() if seen else own
             assert shown is not None  # `find_head` names a layer unless the model returns features
             features.append(shown.float().cpu())

@@ -1,5 +1,6 @@
 """A fitted classifier as one .safetensors file: arrays and JSON, no code."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from vri.estimator.evidence import Pool
 from vri.estimator.inputs import Scaling
 from vri.estimator.members import MEMBERS
 from vri.files import atomic_write
+from vri.methods.two_networks import Ensemble as Networks
 
 _FORMAT = "vri classifier 1"
 _PLAIN = (str, bool, int, float, type(None))
@@ -79,6 +81,9 @@ def load(kind: type[Any], path: Path, module: Any) -> Any:
             )
         network = module if isinstance(module, nn.Module) else module(len(found.classes_))
     weights = {name.removeprefix("module."): t for name, t in tensors.items() if name.startswith("module.")}
+    count = len({name.split(".")[1] for name in weights if name.startswith("networks.")})
+    if count > 1 and not any(name.startswith("networks.") for name in network.state_dict()):
+        network = Networks(*(copy.deepcopy(network) for _ in range(count)))
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:

@@ -84,6 +84,11 @@ class TwoNetworks(Method):
                 other["lr"] = float(mine["lr"])
 
 
+def networks_of(model: nn.Module) -> list[nn.Module]:
+    """The networks of an ensemble, or the one there is."""
+    return list(model.networks) if isinstance(model, Ensemble) else [model]
+
+
 class Ensemble(nn.Module):
     """Logarithm of the networks' mean probabilities."""
 
