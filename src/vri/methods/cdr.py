@@ -16,7 +16,7 @@ from vri.methods.options import check_options
 def critical_gradient(parameters: Mapping[str, Tensor], gradient: Parameters, kept: float, factor: float) -> Parameters:
     """The gradient where |θ·∇θ| is among the largest share `kept`, times `factor`; 0 elsewhere.
 
-    Matrices and kernels are ranked together; biases and the scales of norms keep their gradient as it is.
+    Matrices and kernels are ranked together; biases and the scales of norms keep their gradient.
     """
     ranked = [name for name, p in parameters.items() if p.ndim >= 2]
     if not ranked:
@@ -28,15 +28,15 @@ def critical_gradient(parameters: Mapping[str, Tensor], gradient: Parameters, ke
 
 
 class CDR(Method):
-    """Take steps of cross-entropy on the critical parameters alone.
+    """Take steps of cross-entropy on the critical parameters only.
 
-    Critical are the share 1 − τ of the weights with the largest |w·∂L/∂w|: their gradient counts (1 − τ) times. The
-    others have the gradient 0 and only decay, by the optimizer's weight decay: without one they stand still, or keep
-    moving by momentum.
+    The share 1 − τ of the weights with the largest |w·∂L/∂w| is critical: their gradient is multiplied by 1 − τ. The
+    others have gradient 0 and only decay, by the optimizer's weight decay; without one they stay, or move by momentum.
 
-    τ is the share of wrong labels. The paper takes it as known, or estimates it; here it must be given or guessed: 0.2
-    is the first of the paper's settings. The authors' code trains CIFAR with SGD, learning rate 0.01, momentum and
-    weight decay 1e-3, and the paper stops early on noisy validation samples, which `keep_best` of `vri.train` can do.
+    τ is the share of wrong labels. The paper assumes that it is known, or estimates it; here you must give or guess it.
+    The default 0.2 is the first of the paper's settings. The authors' code trains CIFAR with SGD, learning rate 0.01,
+    momentum and weight decay 1e-3, and the paper stops early on noisy validation samples, which `keep_best` of
+    `vri.train` can do.
 
     Departures: as in the authors' code, the decay is the optimizer's (‖w‖² where the paper's equations have |w|) and
     1 − τ holds from the first epoch on (the code computes a gradual fall and then doesn't use it).

@@ -1,4 +1,4 @@
-"""CoDis: two networks learn from small losses on which they say different things."""
+"""CoDis: two networks learn from samples with small losses and different predictions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,13 +29,13 @@ class CoDis(TwoNetworks):
     smallest, and the other takes a step on its own mean ℓ over these. R(T) = 1 − τ·min(T / T_k, 1) in epoch T, counted
     from 0. Only the first network predicts.
 
-    τ is the share of wrong labels; as in co-teaching it must be given or guessed. λ = 0.15 and T_k = 10 are the
+    τ is the share of wrong labels; as in co-teaching, you must give or guess it. λ = 0.15 and T_k = 10 are the
     defaults of the authors' code (Adam with learning rate 0.001, 200 epochs). That code has the divergences of JS the
     other way round (KL(m ‖ p)); here it is JS, as its name and the paper say.
 
     Args:
         noise_rate: τ.
-        num_gradual: T_k, epochs over which the share left out grows to τ.
+        num_gradual: T_k, epochs over which the dropped share grows to τ.
         discrepancy_weight: λ; 0 is co-teaching.
         options: as in `TwoNetworks`.
     """
@@ -105,7 +105,7 @@ class CoDis(TwoNetworks):
         return {name: getattr(self, name) for name in names}
 
     def _losses(self, labels: Tensor, other: Tensor, logits: Tensor) -> Tensor:
-        """ℓ of one network (n,), beside the other's logits."""
+        """ℓ of one network (n,), given the other's logits."""
         return sample_losses(logits, labels) - self.discrepancy_weight * jensen_shannon(logits, other)
 
 

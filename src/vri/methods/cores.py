@@ -1,4 +1,4 @@
-"""CORES*: sieve out samples with wrong labels by their regularised loss, then use them without label."""
+"""CORES*: sieve out samples with wrong labels by their regularised loss, then use them without their labels."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,29 +16,28 @@ from vri.methods.restart import go_back, starting_point
 from vri.methods.views import concatenate, split_views
 
 _RAMP, _SIEVE = 0.25, 0.75  # shares of the first phase after which β grows, and after which samples are left out
-_LEAST = 1e-8  # added to a probability: else being sure would be rewarded without a limit
+_LEAST = 1e-8  # added to a probability: otherwise the reward for confidence would be unbounded
 
 
 class CORES(CrossEntropy):
     """Train with confidence regularisation, sieve the samples, and train again with the sieved ones unlabelled.
 
-    The first phase goes down ℓ_y − β·Σ_k π_k·ℓ_k, where ℓ_k = −log(p_k + 1e-8) is the loss of class k and π_k its share
-    of the labels kept in the epoch before: being sure is rewarded. β is 0 for a quarter of the phase and then grows to
-    its full value; the learning rate is divided by 1 + β. In the last quarter a sample counts only if
-    ℓ_y ≤ 1/c·Σ_k ℓ_k, that is if its label is likelier than a typical class. The second phase starts from scratch:
-    cross-entropy of strong views on the samples that counted at last, and λ·KL(p ‖ p′) on the others, where p′ is the
-    prediction of a strong view and p that of a weak one, which gets no gradient.
+    The first phase minimises ℓ_y − β·Σ_k π_k·ℓ_k, where ℓ_k = −log(p_k + 1e-8) is the loss of class k and π_k its share
+    of the labels kept in the previous epoch: confidence is rewarded. β is 0 for a quarter of the phase and then grows
+    to its full value; the learning rate is divided by 1 + β. In the last quarter a sample counts only if ℓ_y ≤ 1/c·Σ_k
+    ℓ_k, that is if its label is likelier than a typical class. The second phase starts from scratch: cross-entropy of
+    strong views on the samples that counted at the end, and λ·KL(p ‖ p′) on the others, where p′ is the prediction of a
+    strong view and p that of a weak one, which gets no gradient.
 
     Departures: the phases share the epochs, and the learning-rate schedule runs through in each; the authors sieve in
-    epochs 31 to 41 and then train for 1,600. In the second phase a batch has both kinds of samples as they come,
-    where the authors take twice as many of the first. A batch ends with the numbers of its samples; in a loop of your
-    own call `begin_training`, `begin_epoch` and `survey`.
+    epochs 31 to 41 and then train for 1,600. In the second phase a batch contains both kinds of samples as they come;
+    the authors take twice as many of the first kind. A batch ends with the numbers of its samples; in your own loop
+    call `begin_training`, `begin_epoch` and `survey`.
 
     Args:
         beta: full value of β.
-        threshold: a sample counts if ℓ_y − 1/c·Σ_k ℓ_k is at most this; 0 is the paper. A label that many samples of a
-            class share, as with flips, is likelier than a typical class even where it is wrong: such noise wants less
-            than 0.
+        threshold: a sample counts if ℓ_y − 1/c·Σ_k ℓ_k is at most this; 0 is the paper. A wrong label that many samples
+            of a class share, as with flips, is likelier than a typical class: such noise needs a threshold below 0.
         consistency: λ; the authors' configuration for 40 % of instance-dependent noise.
         sieve_share: share of the epochs spent on the first phase; 1 is CORES² without the second.
         restart: whether the second phase starts from scratch.
@@ -106,7 +105,7 @@ class CORES(CrossEntropy):
                 self._initial = None
 
     def survey(self, epoch: int) -> None:
-        """Take the shares of the labels from the epoch that is over."""
+        """Compute the shares of the labels in the previous epoch."""
         if bool(self.counts.sum() > 0):
             self.prior = self.counts / self.counts.sum()
         self.counts = torch.zeros_like(self.counts)

@@ -1,4 +1,4 @@
-"""DivideMix: two networks tell each other which samples to trust, and use the others without label."""
+"""DivideMix: two networks tell each other which samples to trust, and use the others without their labels."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,11 +39,11 @@ class DivideMix(TwoNetworks):
     ½, and L = CE on labelled ones + λ_u·‖p − ŷ‖²/c on unlabelled ones + Σ_k 1/c·log(1/c / p̄_k), which keeps the mean
     prediction from leaving classes out. λ_u grows linearly. Both networks predict together.
 
-    Departures: a batch is divided as it comes, so that an epoch has every sample in two views for both networks; the
-    authors take as many unlabelled as labelled samples and make an epoch of the labelled ones. Warm-up and
-    growth of λ_u are shares of the epochs. Prediction averages probabilities, the authors' code logits; their average
-    over five epochs' losses at 90 % of noise is left out. A batch ends with the numbers of its samples; in a loop of
-    your own call `begin_training`, `begin_epoch`, and give w in `method.clean`: samples are labelled at first.
+    Departures: a batch is divided as it comes, so that in an epoch both networks see every sample in two views; the
+    authors take as many unlabelled as labelled samples, and an epoch covers the labelled ones. Warm-up and growth of
+    λ_u are shares of the epochs. Prediction averages probabilities, the authors' code logits; their average over five
+    epochs' losses at 90 % of noise is left out. A batch ends with the numbers of its samples; in a loop of your own
+    call `begin_training`, `begin_epoch`, and give w in `method.clean`: samples are labelled at first.
 
     Args:
         unlabelled_weight: full λ_u; the authors' code has 25 for CIFAR and 0 for Clothing1M.
@@ -126,7 +126,7 @@ class DivideMix(TwoNetworks):
         return {name: getattr(self, name) for name in (*names, "warmup_share", "ramp_share")}
 
     def warm(self, inputs: Any, labels: Tensor) -> Metrics:
-        """One step of cross-entropy, with a reward for not being sure."""
+        """One step of cross-entropy, with a penalty on confidence."""
 
         def loss(logits: Tensor) -> Tensor:
             log_p = F.log_softmax(logits, dim=1)

@@ -21,14 +21,14 @@ from vri.methods.two_networks import TwoNetworks, disagreement
 
 
 class ELRPlus(TwoNetworks):
-    """Train two networks, each held to what the averaged weights of the other have said so far.
+    """Train two networks, each kept close to the past predictions of the other's averaged weights.
 
     For each network tᵢ ← β·tᵢ + (1 − β)·p̄ᵢ, where p̄ is the prediction of the other's running average of weights on
     the unmixed sample. Samples, labels and targets are mixed with one λ per batch, at least ½: x̃ = λ·x + (1 − λ)·x′,
     and L = CE(f(x̃), ỹ) + w·mean log(1 − ⟨f(x̃), t̃⟩). The average of the weights has γ₁·exp(−5·(1 − min(e / E, 1))²) in
     epoch e, so it follows fast at first. Both networks predict together.
 
-    Departures: 1 − ⟨p, t⟩ is kept from falling below 1e-4, see `ELR`. Both networks see the same batch, mixed
+    Departures: 1 − ⟨p, t⟩ is kept at 1e-4 or above, see `ELR`. Both networks see the same batch, mixed
     differently. γ changes from epoch to epoch, not at every step, and reaches γ₁ after a share of the training. The
     averages run in evaluation mode, with averaged statistics of BatchNorm. Prediction averages probabilities,
     the authors' code logits. A batch ends with the numbers of its samples; in a loop of your own call

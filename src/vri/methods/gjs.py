@@ -33,15 +33,15 @@ def jensen_shannon(views: tuple[Tensor, ...], labels: Tensor, label_weight: floa
 
 
 class GJS(CrossEntropy):
-    """Draw label and predictions of two views of a sample together.
+    """Pull the label and the predictions of two views of a sample together.
 
-    L = GJS_π(y, p⁽¹⁾, p⁽²⁾) / Z, see `jensen_shannon`: it falls where the predictions come near the label, and where
-    they come near each other, so that samples with wrong labels are fitted late. Both views go through the network
+    L = GJS_π(y, p⁽¹⁾, p⁽²⁾) / Z, see `jensen_shannon`: it falls as the predictions approach the label and each other,
+    so that samples with wrong labels are fitted late. Both views go through the network
     in one batch.
 
     Args:
-        label_weight: π₁. The authors' scripts have 0.3 for flips on CIFAR-10, 0.9 for 40 % of uniform noise there, and
-            0.1 for WebVision: the more noise is uniform, the more.
+        label_weight: π₁. The authors' scripts use 0.3 for flips on CIFAR-10, 0.9 for 40 % of uniform noise there, and
+            0.1 for WebVision: more for uniform noise.
         options: as in `CrossEntropy`. The authors' learning rate is 0.1.
     """
 

@@ -44,12 +44,12 @@ class JNPL(Method):
 
     There is no code of the authors. Equations and values are from a public summary of the paper, and agree in NL+, λ,
     the bound 1/c and the target of PL+ with a public implementation by others. PL+ on the predicted class instead was
-    tried and is worse. Left out is what comes after in the paper: a second training with pseudo-labels on the samples
-    that this one found right.
+    tried and is worse. The paper's next stage is left out: a second training with pseudo-labels on the samples that
+    this one found right.
 
-    Being told what a sample is not teaches little at once: the gradient is about c times smaller than that of
-    cross-entropy, and the paper trains for 1000 epochs at a learning rate of 0.01. Give it long trainings or larger
-    steps. Of a soft label, ȳ is not the largest class.
+    A complementary label teaches little in one step: the gradient is about c times smaller than that of cross-entropy,
+    and the paper trains for 1000 epochs at a learning rate of 0.01. Use long training or larger steps. For a soft
+    label, ȳ is not the largest class.
 
     Args:
         weight: λ.

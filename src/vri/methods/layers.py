@@ -1,4 +1,4 @@
-"""Parts of a network by depth: its last layer, its last block, and how they start again."""
+"""Parts of a network by depth: its last layer, its last block, and how to reinitialise them."""
 
 from collections.abc import Collection
 
@@ -41,7 +41,7 @@ def last_block(classifier: Classifier) -> list[str]:
 
 
 def renew(classifier: Classifier, names: Collection[str], seed: int) -> None:
-    """Draw initial weights again for the layers with these parameters, by their `reset_parameters`."""
+    """Reinitialise the layers with these parameters, by their `reset_parameters`."""
     chosen = {classifier.parameters[name] for name in names}
     with seeded(seed, classifier.device):
         for module in classifier.model.modules():

@@ -1,4 +1,4 @@
-"""MixMatch: what methods share that use some samples with their labels and others without."""
+"""MixMatch: the common part of methods that use some samples with their labels and others without."""
 
 import warnings
 
@@ -32,7 +32,7 @@ def probably_clean(losses: Tensor) -> Tensor:
     """Probability (n,) of each sample to belong to the lower of two Gaussians on the losses, scaled to [0, 1].
 
     The mixture is fitted as in DivideMix: at most 10 rounds of EM, until the log-likelihood rises by less than 0.01,
-    with variances 5e-4 larger than they are. Samples that can't be told apart are all clean.
+    with 5e-4 added to the variances. Samples with indistinguishable losses all count as clean.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture

@@ -1,4 +1,4 @@
-"""Neighbour consistency: samples that look alike to the network are predicted alike."""
+"""Neighbour consistency: samples with similar features should have similar predictions."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def neighbour_divergence(logits: Tensor, features: Tensor, neighbours: int, temp
     """Mean of T²·KL(Σ_j s_ij·σ(z_j / T) ‖ σ(z_i / T)) over the samples i of a batch.
 
     j are the `neighbours` of i with the largest cosine of features, s_ij these cosines, at least 0 and divided by their
-    sum. A sample without a neighbour on its side adds nothing.
+    sum. A sample without a neighbour of positive cosine adds nothing.
     """
     count = len(logits)
     if count < 2:
@@ -39,17 +39,17 @@ class NCR(CrossEntropy):
     """Train with a penalty on predictions that differ from those of the nearest neighbours in the batch.
 
     L = (1 − α)·CE + α·`neighbour_divergence`, after a start with CE alone. Neighbours are found among the inputs of the
-    last layer. As in the authors' code the gradient flows through the neighbours and their weights, too.
+    last layer. As in the authors' code, the gradient also flows through the neighbours and their weights.
 
-    Departures: when to start is given as a share of the epochs. Several processes look for neighbours each in its own
-    part of the batch. The paper's forms with mixup are `vri.train(..., mixup=...)`.
+    Departures: when to start is given as a share of the epochs. With several workers, each looks for neighbours in its
+    own part of the batch. The paper's forms with mixup are `vri.train(..., mixup=...)`.
 
     Args:
         weight: α; 0 is plain cross-entropy.
         neighbours: k; at most all others in the batch. Like the other defaults that of the authors' configuration for
             40 % of web labels in mini-ImageNet, where batches have 128 samples.
         temperature: T.
-        start_share: share of the epochs with CE alone; the authors have 10 epochs of 130.
+        start_share: share of the epochs with CE alone; the authors use 10 epochs of 130.
         options: as in `CrossEntropy`. The authors' learning rate is 0.1.
     """
 

@@ -1,4 +1,4 @@
-"""Peer loss: the loss of a label minus the loss of one that has nothing to do with the input."""
+"""Peer loss: the loss of a label minus the loss of a label that is unrelated to the input."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,16 +37,16 @@ class PeerLoss(Method):
 
     ℓ is −log(p_y + 1e-5), as in the authors' code for several classes. As there, α is 0 for 20 of 300 epochs and has
     grown to 2 after 50, and the learning rate is divided by 1 + α. In the paper α is constant, and 1 for balanced
-    classes. In the code it goes on to grow, to 5 after 100 and 20 after 300 epochs, while the learning rate falls
-    tenfold every 40, so that little comes of it; with schedules that fall more slowly, such weights let the training
-    diverge. With α > 1 a network that always says the same has a low loss, too, so give it time to learn something else
-    first: in trainings of a few epochs take 1.
+    classes. In the code it keeps growing, to 5 after 100 and 20 after 300 epochs, while the learning rate falls tenfold
+    every 40, so that this has little effect; with schedules that fall more slowly, such weights make training diverge.
+    With α > 1 a network that always predicts the same class has a low loss too, so let it learn something else first:
+    for training of a few epochs use 1.
 
     Departures: j and k are two random orders of the batch, so no other samples pass through the network; the code draws
-    two more batches. The code starts its optimizer afresh in every epoch.
+    two more batches. The code creates a new optimizer in every epoch.
 
     Args:
-        weight: α after its growth; 0 is cross-entropy but for the 1e-5.
+        weight: α after its growth; 0 is cross-entropy except for the 1e-5.
         options: as in `Method`.
     """
 

@@ -1,4 +1,4 @@
-"""Progressive early stopping: late layers, which learn wrong labels first, are trained for less long."""
+"""Progressive early stopping: late layers, which learn wrong labels first, are trained for a shorter time."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,13 +25,14 @@ _RAMP_SHARE = 16 / 300  # of the epochs, over which the weight of unlabelled sam
 
 
 class PES(CrossEntropy):
-    """Train, then train late layers again for a short time, and go on with samples whose label the network predicts.
+    """Train, retrain late layers for a short time, and continue with samples whose label the network predicts.
 
-    After a first phase with cross-entropy, the last block and the last layer start again and are trained by Adam while
-    all before them is frozen; then the last layer alone likewise. In the last phase the network predicts all samples
-    before each epoch; those where it agrees with the label are confident, and cross-entropy on them is weighted
-    by 1 / (size of the class among them). With `semi` the others are used without label, by MixMatch: their target is
-    the mean prediction of two views, sharpened; L = weighted CE on confident ones + λ_u·‖p − ŷ‖²/c on the others.
+    After a first phase with cross-entropy, the last block and the last layer are reinitialised and trained by Adam
+    while all layers before them are frozen; then the same with the last layer alone. In the last phase the network
+    predicts all samples before each epoch; those where it agrees with the label are confident, and cross-entropy on
+    them is weighted by 1 / (size of the class among them). With `semi` the others are used without their labels, by
+    MixMatch: their target is the mean prediction of two views, sharpened; L = weighted CE on confident ones + λ_u·‖p −
+    ŷ‖²/c on the others.
 
     The last block is a fifth of the layers or more, whole modules, see `last_block`; the authors' is the last of four
     stages. A network with one hidden layer has none, and only its last layer is refined.
@@ -48,7 +49,7 @@ class PES(CrossEntropy):
         block_share: likewise with the last block; 7 of 200, and none for `semi`.
         head_share: likewise with the last layer; 7 of 200, and 5 of 300 for `semi`.
         refine_lr: of Adam.
-        semi: whether samples that aren't confident are used, too.
+        semi: whether samples that aren't confident are used too.
         unlabelled_weight: full λ_u; the authors' example for 40 % of instance-dependent noise on CIFAR-10. It grows
             over 16/300 of the epochs.
         temperature: of sharpening.
@@ -106,7 +107,7 @@ class PES(CrossEntropy):
         )
         self.confident = self.remember("confident", fill=1.0)
         self.class_weights = torch.ones(num_classes, device=self.classifier.device, dtype=self.classifier.dtype)
-        self.renewed: list[str] = []  # parts that were started again
+        self.renewed: list[str] = []  # parts that were reinitialised
         self.warm_steps = 0
         self.saved += ["block_optimizer", "head_optimizer", "class_weights", "renewed", "warm_steps"]
         self.phase = "confident"
@@ -119,7 +120,7 @@ class PES(CrossEntropy):
         self.renewed, self.warm_steps = [], 0
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Set the phase; start layers again before they are refined."""
+        """Set the phase; reinitialise layers before they are refined."""
         self.lengths = self._lengths(epochs)
         self.phase, first = "confident", 0
         for name, length in self.lengths.items():

@@ -16,21 +16,21 @@ _FEW = 1e-3  # relabelling a smaller share of the samples than this moves the bo
 
 
 def label_ratio(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """f_y / max f of each sample (n,): how the label stands beside the class the network prefers."""
+    """f_y / max f of each sample (n,): how the label compares with the class the network prefers."""
     return (probabilities * labels).sum(1) / probabilities.max(1).values
 
 
 class PLC(Method):
-    """Train with cross-entropy on labels that are replaced, for good, where the network is sure of another.
+    """Train with cross-entropy on labels that are replaced, permanently, where the network is sure of another one.
 
     f is the mean of a sample's predictions in the last `window` epochs, each taken when the sample was trained on.
     From epoch `warmup_epochs` on, after each epoch, a sample with f_y / max f < δ gets the label argmax f. If fewer
     than a thousandth of the samples were relabelled, δ grows by `increment`, up to `most`.
 
     Defaults are those of the authors' code for CIFAR (180 epochs of SGD with learning rate 0.01). There δ becomes
-    max(δ + increment, 0.9) as soon as few samples are relabelled, so it jumps, and goes on past 1; the paper's
-    algorithm moves it step by step, which is done here, and 0.9 is the last value. A soft label counts by its mean of
-    f, and is replaced by a hard one. A batch ends with the numbers of its samples; in a loop of your own call
+    max(δ + increment, 0.9) as soon as few samples are relabelled, so it jumps, and continues past 1. The paper's
+    algorithm moves it step by step, as is done here; 0.9 is the last value. A soft label counts by its mean of f, and
+    is replaced by a hard one. A batch ends with the numbers of its samples; in your own loop call
     `begin_training(size, None)`, and `begin_epoch` and `survey` before each epoch.
 
     Args:
@@ -98,7 +98,7 @@ class PLC(Method):
             self.bound = min(self.bound + self.increment, self.most)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
-        """One step of cross-entropy on the labels of the moment."""
+        """One step of cross-entropy on the current labels."""
         inputs, given = self.classifier.unpack(batch, "training")
         index = self.labels.index(batch)
         forward = self.forward(inputs)

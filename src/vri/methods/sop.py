@@ -27,9 +27,9 @@ class SOP(CrossEntropy):
     """Train on predictions with a sparse noise s = u²·y − v²·(1 − y) of each sample added.
 
     L = −Σ y·log q with q = max(p + s, 1e-4) / Σ trains the network and u (n, 1); ‖onehot(argmax p) + s − y‖² trains
-    v (n, c). Both start near 0 and grow only where a label contradicts the network for long: gradient descent from
-    there prefers few large entries. u and v have plain gradient descent with rates of their own, which don't change
-    during training. The network predicts without s.
+    v (n, c). Both start near 0 and grow only where a label contradicts the network for a long time: gradient descent
+    from there prefers few large entries. u and v are trained by plain gradient descent with their own rates, which
+    don't change during training. The network predicts without s.
 
     Departures: u and v start all at the same small number, where the authors draw it. Their gradients are those of a
     mean over 128 samples, the authors' batch, whatever the batch is, so that a rate means the same with any. A

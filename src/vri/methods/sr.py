@@ -1,4 +1,4 @@
-"""Sparse regularisation: outputs of nearly one class, by a temperature and an ℓp penalty."""
+"""Sparse regularisation: nearly one-hot outputs, by a temperature and an ℓp penalty."""
 
 from typing import Any
 
@@ -25,15 +25,15 @@ def sparsity(logits: Tensor, power: float) -> Tensor:
 
 
 class SR(Method):
-    """Train with cross-entropy on sharpened outputs, and a penalty on outputs of more than one class.
+    """Train with cross-entropy on sharpened outputs, and a penalty on outputs that are not one-hot.
 
     L = CE(s, y) + λ·Σ_c softmax(s)_c^p with s = z / (‖z‖₂·τ); λ grows by the factor ρ every `every` epochs. If outputs
-    are all but permutations of one fixed vector, any loss is robust to symmetric noise.
+    are nearly permutations of one fixed vector, any loss is robust to symmetric noise.
 
     Defaults are those of the authors' code for CIFAR-10 with cross-entropy (120 epochs): τ = 0.5, p = 0.1, λ = 1.2,
     ρ = 1.03. For CIFAR-100 it has p = 0.01, λ = 10, ρ = 1.02; for MNIST τ = 0.1, λ = 4, ρ = 2 every 5 epochs and no
-    division by ‖z‖. The authors also clip the gradient's norm at 5, which is left out here. The length of z is not
-    trained if it is divided out: the model's own softmax then says which class, but not how surely.
+    division by ‖z‖. The authors also clip the gradient's norm at 5, which is left out here. If z is divided by its
+    length, that length is not trained: the model's own softmax then shows the class, but not the confidence.
 
     Args:
         temperature: τ.

@@ -1,4 +1,4 @@
-"""Batches that show each sample more than once: their views, joined and taken apart."""
+"""Batches with several views of each sample: how to join and split them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 def split_views(inputs: Any, count: int) -> tuple[Any, ...]:
-    """The views of a batch: a tuple of `count`, as the loop gives them; anything else is seen alike in all of them."""
+    """The views of a batch: a tuple of `count`, as the loop provides them; anything else serves as every view."""
     if isinstance(inputs, (tuple, list)) and len(inputs) == count:
         return tuple(inputs)
     return (inputs,) * count
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Inputs one after the other along the samples: tensors, or tuples or mappings of them."""
+    """Inputs concatenated along the samples: tensors, or tuples or mappings of them."""
     first = parts[0]
     if isinstance(first, Mapping):
         return {key: concatenate([part[key] for part in parts]) for key in first}
