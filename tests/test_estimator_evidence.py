@@ -260,7 +260,7 @@ def test_who_is_asked_follows_size_and_kind():
     assert "boosting" not in ensemble.choose(500, 784, 10, table)
     assert "bayes" in ensemble.choose(500, 900, 2, words)
     assert "bayes" not in ensemble.choose(500, 900, 2, -sparse.eye(10, format="csr"))
-    assert ensemble.choose(50_000, 30, 2, table) == ("network",)
+    assert ensemble.choose(50_000, 30, 2, table) == ensemble.choose(10_000, 512, 2, table) == ("network",)
     x, given, _ = noisy_digits(100)
     assert VRIClassifier(random_state=0).fit(x, given).module_ is None
     # who says how the network is to learn wants the network

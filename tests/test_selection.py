@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from vri import data, noise, train
 from vri.data.batches import Batches, derive_seed, take
 from vri.methods import METHODS, VRI, CleanOnly
-from vri.training.selection import Selection, SizedSelection, balanced, mixture, select, smallest
+from vri.training.selection import Selection, SizedSelection, balanced, mixture, proportional, select, smallest
 
 LOSSES = torch.tensor([0.9, 0.1, 0.5, 0.2, 0.8, 0.3, 0.7, 0.4])
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2])
@@ -32,6 +32,14 @@ def test_smallest_of_all() -> None:
 def test_balanced_takes_the_smallest_of_each_class() -> None:
     assert sorted(balanced(LOSSES, LABELS, 3, 3).tolist()) == [1, 5, 7]
     assert sorted(balanced(LOSSES, LABELS, 3, 5).tolist()) == [1, 3, 5, 6, 7]  # the remainder: classes 0 and 1
+
+
+def test_proportional_takes_the_smallest_of_each_class_by_its_size() -> None:
+    labels = torch.tensor([0] * 8 + [1] * 2)
+    losses = torch.tensor([8.0, 7, 6, 5, 4, 3, 2, 1, 9, 8])
+    assert sorted(proportional(losses, labels, 3, 5).tolist()) == [4, 5, 6, 7, 9]
+    rare = torch.tensor([0] * 99 + [1])
+    assert 99 in proportional(torch.arange(100.0), rare, 2, 10)  # one of every class that there is
 
 
 def test_mixture_separates_two_gaussians() -> None:
@@ -115,7 +123,8 @@ def test_defaults_follow_the_data() -> None:
     [
         (
             {"kind": "small", "size": 0, "warm_up": -1},
-            "Selection got options it can't use: kind='small' (expected one of balanced, smallest, mixture); "
+            "Selection got options it can't use: "
+            "kind='small' (expected one of balanced, proportional, smallest, mixture); "
             "size=0 (expected at least 1); warm_up=-1 (expected 0 or more)",
         ),
     ],

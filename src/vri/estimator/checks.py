@@ -19,7 +19,7 @@ def settings(classifier: Any) -> None:
     k = c.cross_fit
     mistakes = [
         *one_of("method", c.method, METHODS),
-        *one_of("selection", c.selection, KINDS),
+        *one_of("selection", c.selection, ("auto", *KINDS)),
         *must_be("lr", c.lr, c.lr is None or c.lr > 0, "None, or more than 0"),
         *must_be("weight_decay", c.weight_decay, c.weight_decay >= 0, "0 or more"),
         *must_be("validation_fraction", c.validation_fraction, 0 <= c.validation_fraction < 1, "0 to below 1"),

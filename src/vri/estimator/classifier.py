@@ -36,6 +36,7 @@ Module = nn.Module | Callable[[int], nn.Module]
 Floats = NDArray[np.float64]
 
 _OF_THE_NETWORK = ("method", "method_options", "epochs", "batch_size", "lr")  # who sets these wants the network
+_UNEQUAL = 3  # times as many of one label as of another
 _FOLDS, _FEW_FOLDS = 5, 3  # of several classifiers; of networks alone
 _SMALL = 1000  # samples up to which a network alone is cross-fitted without being asked
 
@@ -57,10 +58,11 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weight_decay: of SGD.
         validation_fraction: share of the samples, or of the trusted ones if there are enough, that is held out to tell
             the best epoch, and on which training is stopped early; 0 holds out none. Small data is not held out.
-        selection: without trusted samples, how samples are chosen to stand in for them: "balanced", "smallest" or
-            "mixture".
-        evidence: who judges the labels and predicts. "auto" is the network alone above 20,000 samples, with `module`,
-            or where you set `method`, `method_options`, `epochs`, `batch_size` or `lr`; else classifiers that suit the
+        selection: without trusted samples, how the network chooses samples to stand in for them: "balanced",
+            "proportional", "smallest" or "mixture"; "auto" is balanced, and proportional where one label is more than
+            three times as frequent as another.
+        evidence: who judges the labels and predicts. "auto" is the network alone for large data, with `module`, or
+            where you set `method`, `method_options`, `epochs`, `batch_size` or `lr`; else classifiers that suit the
             kind of the data. "network" is the network alone. Or a list of names: "network", "linear" (logistic
             regression), "bayes" (naive Bayes, for texts), "neighbours", "forest", "boosting". These are pooled by how
             well they predict labels that they have not seen. A module of yours is always alone.
@@ -104,7 +106,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: float | None = None,
         weight_decay: float = 5e-3,
         validation_fraction: float = 0.1,
-        selection: str = "balanced",
+        selection: str = "auto",
         evidence: str | Sequence[str] = "auto",
         cross_fit: int | None = None,
         precision: float = 0.8,
@@ -246,7 +248,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             batch_size=self.batch_size,
             lr=self.lr,
             weight_decay=self.weight_decay,
-            selection=Selection(self.selection),
+            selection=Selection(self._selection(given[rows])),
             transform=self._transform,
             device=self._device(),
             seed=seed,
@@ -370,6 +372,12 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         gaps = not sparse.issparse(X) and bool(np.isnan(X).any())
         with_gaps = self._scaling.apply(X, keep_gaps=True).numpy() if gaps else scaled
         return Views(scaled, with_gaps, X if wide else None)
+
+    def _selection(self, given: Indices) -> str:
+        if self.selection != "auto":
+            return self.selection
+        counts = np.bincount(given)
+        return "proportional" if counts.max() > _UNEQUAL * counts[counts > 0].min() else "balanced"
 
     def _build(self, inputs: Tensor, seed: int) -> nn.Module:
         count = len(self.classes_)

@@ -22,7 +22,8 @@ from vri.estimator.noise_model import Judgement, NoiseModel
 
 NETWORK = "network"
 NAMES = (NETWORK, *MEMBERS)
-_LARGE = 20_000  # samples above which a network learns more than the others, and knows no label by heart
+# above so many samples, or cells of a dense table, a network learns more than the others, and sooner
+_LARGE, _CELLS = 20_000, 2_500_000
 _BOOSTED = 400  # columns × trees of a round above which boosting takes longer than all others together
 
 
@@ -49,7 +50,7 @@ class Views:
 
 def choose(samples: int, columns: int, classes: int, inputs: Any) -> tuple[str, ...]:
     """The members for data of this size and kind; docs/label_issues.md has the rule in words."""
-    if samples > _LARGE:
+    if samples > _LARGE or (samples * columns > _CELLS and not sparse.issparse(inputs)):
         return (NETWORK,)
     if sparse.issparse(inputs):
         names = ["linear", "neighbours", "forest"]

@@ -25,8 +25,9 @@ class Selection:
     """How to select samples that take the place of trusted ones.
 
     Attributes:
-        kind: "balanced", the same number from each class, VRI(+); "smallest", the smallest losses overall, VRI(−); or
-            "mixture", all samples that a mixture of two Gaussians on the losses considers right, VRI(Aug.).
+        kind: "balanced", the same number from each class, VRI(+); "proportional" to the number of its labels, for
+            classes of very different sizes; "smallest", the smallest losses overall, VRI(−); or "mixture",
+            all samples that a mixture of two Gaussians on the losses considers right, VRI(Aug.).
         size: M, how many; by default half of the training set. The paper takes 1,000: these are the purest, but also
             the easiest samples, which say little about the others. "mixture" determines the number itself.
         warm_up: epochs of plain cross-entropy before the first selection; by default a quarter of all, at most 10
@@ -142,6 +143,20 @@ def balanced(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Ten
     return torch.cat(parts)
 
 
+def proportional(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
+    """The smallest losses of each class, in proportion to its labels; one at least.
+
+    Where classes are of very different sizes, `balanced` asks a rare class for more samples than it has right ones.
+    """
+    counts = torch.bincount(labels, minlength=num_classes)
+    parts = []
+    for k in range(num_classes):
+        members = (labels == k).nonzero().squeeze(1)
+        take = max(1, round(size * int(counts[k]) / len(labels)))
+        parts.append(members[losses[members].argsort(stable=True)[:take]])
+    return torch.cat(parts)
+
+
 def mixture(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
     """All samples that belong to the lower of two Gaussians on the losses rather than to the upper one.
 
@@ -170,6 +185,7 @@ def mixture(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tens
 
 KINDS: dict[str, Callable[[Tensor, Tensor, int, int], Tensor]] = {
     "balanced": balanced,
+    "proportional": proportional,
     "smallest": smallest,
     "mixture": mixture,
 }
