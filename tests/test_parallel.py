@@ -1,5 +1,6 @@
 """Two workers train exactly as one does: the same weights, numbers, selections and files."""
 
+import fcntl
 import json
 import os
 import signal
@@ -51,18 +52,32 @@ def spawn(*arguments: str, timeout: float = 400) -> list[subprocess.CompletedPro
     return [subprocess.CompletedProcess("", code, *out) for code, out in zip(codes, outputs, strict=True)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("parallel")
+    """One for all processes that share the tests of this file among them."""
+    base = tmp_path_factory.getbasetemp()
+    found = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "parallel"
+    found.mkdir(exist_ok=True)
+    return found
 
 
-@pytest.fixture(scope="module")
+def once(file: Path, make: Callable[[], Any]) -> Any:
+    """What `make` gives, done by the first process that asks."""
+    with open(file.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            torch.save(make(), file)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.fixture(scope="session")
 def ended(folder: Path) -> list[subprocess.CompletedProcess[str]]:
     """Two workers have done all that is in `parallel_worker.py`."""
-    return spawn(str(folder))
+    found: list[subprocess.CompletedProcess[str]] = once(folder / "ended.pt", lambda: spawn(str(folder)))
+    return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two(folder: Path, ended: list[subprocess.CompletedProcess[str]]) -> list[Results]:
     """What each of two workers found."""
     files = [folder / f"results.{rank}.pt" for rank in range(2)]
@@ -70,10 +85,11 @@ def two(folder: Path, ended: list[subprocess.CompletedProcess[str]]) -> list[Res
     return [torch.load(file, weights_only=False) for file in files]
 
 
-@pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Results:
+@pytest.fixture(scope="session")
+def one(folder: Path) -> Results:
     """What a single process found."""
-    return worker.everything(tmp_path_factory.mktemp("alone"))
+    found: Results = once(folder / "one.pt", lambda: worker.everything(folder / "alone"))
+    return found
 
 
 def far(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float) -> list[str]:

@@ -67,7 +67,7 @@ class Orthogonal(torch.optim.Optimizer):
         buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
         buffer.mul_(group["momentum"]).add_(grad)
         update = grad.add(buffer, alpha=group["momentum"])
-        if group["orthogonal"]:
+        if group["orthogonal"] and p.ndim > 1:
             p.mul_(len(p) ** 0.5 / p.norm().clamp_min(1e-12))
             update = orthogonalise(update.flatten(1), group["steps"]).view_as(p)
         p.add_(update, alpha=-float(group["lr"]))
