@@ -1,7 +1,7 @@
 """The backbone `fast` on one core: seconds an epoch, what a step of VRI costs on it, its accuracy on CIFAR-10.
 
     python benchmarks/fast_backbone.py speed                   # a few minutes, no data needed
-    python benchmarks/fast_backbone.py accuracy --seeds 0 1 2  # eleven minutes a seed; `vri data get cifar10` first
+    python benchmarks/fast_backbone.py accuracy --seeds 0 1 2  # 11 minutes a seed; needs CIFAR-10
     python benchmarks/fast_backbone.py noise                   # short trainings on 40 % flipped labels, a quarter of an hour
 
 Rows go to benchmarks/results/fast_backbone.csv, in place of those with the same name. Seconds are those of the
