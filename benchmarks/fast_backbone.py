@@ -2,7 +2,7 @@
 
     python benchmarks/fast_backbone.py speed                   # a few minutes, no data needed
     python benchmarks/fast_backbone.py accuracy --seeds 0 1 2  # 11 minutes a seed; needs CIFAR-10
-    python benchmarks/fast_backbone.py noise                   # short trainings on 40 % flipped labels, a quarter of an hour
+    python benchmarks/fast_backbone.py noise                   # 40 % flipped labels, a quarter of an hour
 
 Rows go to benchmarks/results/fast_backbone.csv, in place of those with the same name. Seconds are those of the
 processor, not of the clock, so that other work on the machine counts less.
