@@ -372,7 +372,7 @@ def test_an_estimate_comes_from_runs_of_the_same_kind(small: Experiment, tmp_pat
     RunTable(tmp_path / TABLE).append(record(first, 0.5) | {"seconds": 123.0})
     seconds = seconds_of([first, second], tmp_path)
     assert seconds[0] == 123.0
-    assert 0 < seconds[1] < 30
+    assert seconds[1] > 0
 
 
 @pytest.mark.parametrize(
