@@ -35,6 +35,14 @@ def test_head_says_how_noisy_and_how_sure(browser: Any, tmp_path: Path) -> None:
         assert "accuracy" not in page.inner_text("#facts")
 
 
+def test_remarks_are_listed_as_text(browser: Any, tmp_path: Path) -> None:
+    remarks = ["class “dgo” has 2 samples; did you mean “dog”?", "<b>column</b> 'x' copies the label"]
+    with visit(browser, report(tmp_path, pets(6), remarks=remarks)) as page:
+        assert page.locator("#remarks li").all_inner_texts() == remarks
+    with visit(browser, report(tmp_path, pets(6))) as page:
+        assert page.is_hidden("#remarks")
+
+
 @pytest.mark.parametrize("kind", ["image", "text", "fields", "long names"])
 def test_fits_every_width(browser: Any, tmp_path: Path, kind: str) -> None:
     classes = PETS

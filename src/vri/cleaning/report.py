@@ -53,6 +53,7 @@ class Summary:
     accuracy_on: str
     version: str
     command: str
+    remarks: Sequence[str] = ()  # what a person should look at besides, a short sentence each
 
 
 def write_report(path: Path, summary: Summary, suspects: Iterable[Suspect]) -> None:

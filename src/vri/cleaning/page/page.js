@@ -59,6 +59,11 @@ function fillHead() {
     `${overview.issues.toLocaleString("en-GB")} of ${count(overview.samples, "label")} lie below the threshold.`;
 }
 
+function fillRemarks() {
+  byId("remarks").hidden = overview.remarks.length === 0;
+  byId("remarks-list").append(...overview.remarks.map((remark) => element("li", {}, remark)));
+}
+
 function addFact(name, value, note) {
   const words = typeof value === "number" ? value.toLocaleString("en-GB") : value;
   byId("facts").append(
@@ -384,6 +389,7 @@ function onResize() {
 function start() {
   restoreTheme();
   fillHead();
+  fillRemarks();
   drawMap(overview, choosePair);
   drawPairs(overview, choosePair);
   drawHistogram(overview, byId("histogram").clientWidth);
