@@ -150,7 +150,7 @@ def test_all_kinds_of_tables_are_the_same(blobs, convert):
         lambda k: "abcd"[k],
         lambda k: bool(k % 2),
         lambda k: (k, "x"),
-        lambda k: [None, "a", 3, (1, 2)][k],
+        lambda k: [b"x", "a", 3, (1, 2)][k],
         lambda k: np.float64(k),
         lambda k: "a rather long name of a class" * k,
     ],

@@ -8,7 +8,7 @@ from vri.training.loop import evaluate, train
 from vri.training.selection import Selection
 
 if TYPE_CHECKING:
-    from vri.estimator import VRIClassifier
+    from vri.estimator import VRIClassifier, find_label_issues
 
 __version__ = "0.1.0"
 
@@ -24,6 +24,7 @@ __all__ = [
     "backbones",
     "data",
     "evaluate",
+    "find_label_issues",
     "noise",
     "quality",
     "train",
@@ -31,9 +32,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import scikit-learn and pandas only when `VRIClassifier` is used."""
-    if name == "VRIClassifier":
-        from vri.estimator import VRIClassifier
+    """Import scikit-learn and pandas only when they are used."""
+    if name in ("VRIClassifier", "find_label_issues"):
+        from vri import estimator
 
-        return VRIClassifier
+        return getattr(estimator, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
