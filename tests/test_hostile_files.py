@@ -29,7 +29,8 @@ from vri.cleaning.report import QUALITY_BINS, Summary, Suspect, write_report
 from vri.cleaning.review import read_review
 from vri.cleaning.sources import open_source
 from vri.cleaning.state import Findings, load_found
-from vri.cleaning.tables import read_table, read_text_rows
+from vri.cleaning.tables import read_table
+from vri.cleaning.text_tables import read_text_rows
 from vri.data.downloads import extract
 from vri.data.files import manifest
 from vri.data.image_files import BrokenImage, ImageFiles, Preparation, read_image

@@ -19,9 +19,9 @@ from sklearn.metrics import average_precision_score
 from npy_files import call, digits
 from vri import VRIClassifier, quality
 from vri.cleaning import stream
+from vri.cleaning.arrow import read_parquet
 from vri.cleaning.state import load_found
 from vri.cleaning.stream import Judge, Learned, draw
-from vri.cleaning.tables import read_parquet
 from vri.cli import main
 
 # the sample

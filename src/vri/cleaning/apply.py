@@ -1,8 +1,6 @@
 """`vri apply` as a function: a corrected copy of a source, by the decisions in review.csv."""
 
-import csv
 import importlib
-import io
 import os
 import re
 import shutil
@@ -18,19 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vri.cleaning.arrays import read_arrays
+from vri.cleaning.arrow import PARQUET_SUFFIXES, parquet_library, read_arrow, write_dataset
 from vri.cleaning.cells import escape, write_rows
+from vri.cleaning.decisions import read_decisions
 from vri.cleaning.folders import list_images
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import ARRAYS, IMAGES, ROWS, TABLE, SourceOptions, check_options, kind_of
-from vri.cleaning.review import make_plan, read_review
-from vri.cleaning.tables import (
-    PARQUET_SUFFIXES,
-    TEXT_SUFFIXES,
-    parquet_library,
-    read_parquet,
-    read_table,
-    read_text_rows,
-)
+from vri.cleaning.review import make_plan
+from vri.cleaning.tables import read_table
+from vri.cleaning.text_tables import JSON_SUFFIXES, read_text_rows
+from vri.data.lists import shorten
 
 AUTO, HARD, SYMBOLIC, COPY = "auto", "hard", "symbolic", "copy"  # ways to put an image into the copy
 
@@ -42,7 +37,10 @@ Labels = list[str | None]  # new ones, in the order of the source; None for a sa
 
 @dataclass(frozen=True)
 class Applied:
-    """What happened to the samples: how many of each kind, and a description of what was written."""
+    """What happened to the samples: how many of each kind, and a description of what was written.
+
+    `left` counts the issues that were not sure enough to be corrected; None if that was not asked.
+    """
 
     kept: int
     changed: int
@@ -50,6 +48,7 @@ class Applied:
     untouched: int
     written: str
     notes: Sequence[str] = ()
+    left: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,30 +61,34 @@ class _Opened:
     notes: Sequence[str] = ()
 
 
-def apply(path: Path, review: Path, out: Path, options: SourceOptions, way: str = AUTO) -> Applied:
+def apply(
+    path: Path, review: Path, out: Path, options: SourceOptions, way: str = AUTO, precision: float | None = None
+) -> Applied:
     """Make the corrected copy of a source; leaves nothing in `out` if that fails.
 
     Args:
         path: what was cleaned; it is only read, never changed.
-        review: the decisions, as the page of `vri clean` exports them.
+        review: the decisions, as the page of `vri clean` exports them; or corrected.csv or all that it wrote.
         out: folder for the copy, new or empty.
         options: how to read the source, as for `vri clean`.
         way: for a folder of images: "hard" or "symbolic" links, "copy", or "auto": hard links where possible, else
             copies.
+        precision: share of the changes that should be right: the surest suggestions are taken, and no decisions.
     """
     kind = kind_of(path)
+    if precision is not None and not 0 < precision <= 1:
+        raise ValueError(f"--auto is precision={precision:g}; expected more than 0, and at most 1")
     check_options(path, kind, options)
     if kind != IMAGES and way != AUTO:
         raise ValueError(f"--link and --copy are for folders of images, and {path} is a file; leave them out")
     _check_out(out, path)
-    decisions = read_review(review)
+    decisions, left = read_decisions(review, precision)
     source = _open_images(path, way) if kind == IMAGES else _OPENERS[kind](path, options)
     new, counts = make_plan(source.ids, source.labels, decisions, review, path)
     with _built_aside(out) as folder:
         made = source.write(folder, new)
-    return Applied(
-        counts["kept"], counts["changed"], counts["dropped"], counts["untouched"], f"{out}{made}", source.notes
-    )
+    numbers = (counts[name] for name in ("kept", "changed", "dropped", "untouched"))
+    return Applied(*numbers, f"{out}{made}", source.notes, left)
 
 
 def _kept(new: Labels) -> list[int]:
@@ -97,15 +100,31 @@ def _kept(new: Labels) -> list[int]:
 
 def _open_table(path: Path, options: SourceOptions) -> _Opened:
     encoding = options.encoding or "utf-8"
-    table = read_table(path, encoding)
+    table = read_table(path, encoding, options.separator)
     column, labels = table.labels(options.label)
-    forms = _forms(labels, table.columns[column])
+    forms: Mapping[str, Any] = table.numbers.get(column) or _forms(labels, table.columns[column])
 
     def write(folder: Path, new: Labels) -> str:
+        if column in table.numbers and (unknown := {label for label in new if label is not None} - forms.keys()):
+            raise ValueError(
+                f"{path}: column {column!r} has the classes {shorten(forms)}, and not {shorten(sorted(unknown))}; "
+                "choose one of them"
+            )
+        if path.is_dir():
+            write_dataset(path, folder, _arrow_table(path, column, new, forms))
+            return ""
         if path.suffix.lower() in PARQUET_SUFFIXES:
-            _write_parquet(path, folder / path.name, column, new, forms)
+            _write_parquet(path, folder / path.name, _arrow_table(path, column, new, forms))
         else:
-            (folder / path.name).write_bytes(_text_table(path, column, labels, new, forms, encoding))
+            written = dict(forms)
+            if path.suffix.lower() in JSON_SUFFIXES:  # which knows numbers from text
+                kind, found = (
+                    np.array(list(forms.values())).dtype,
+                    sorted({label for label in new if label is not None}),
+                )
+                written = dict(zip(found, _values(found, forms, kind, f"{path}: column {column!r}"), strict=True))
+            text = read_text_rows(path, encoding, options.separator).relabelled(column, labels, new, written)
+            (folder / path.name).write_bytes(_encoded(path, text, encoding))
         return f"/{path.name}"
 
     return _Opened(table.ids(options.id), labels, write)
@@ -116,29 +135,9 @@ def _forms(labels: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(reversed(labels), reversed(values), strict=True))
 
 
-def _text_table(
-    path: Path, column: str, labels: Sequence[str], new: Labels, forms: Mapping[str, str], encoding: str
-) -> bytes:
-    """The file with new labels; rows that don't change are the same to the byte."""
-    text = read_text_rows(path, encoding)
-    place = text.header.index(column)
-    lines = [text.mark, text.raw[0]]
-    row = 0
-    for raw, cells in zip(text.raw[1:], text.cells[1:], strict=True):
-        if not cells:  # an empty line
-            lines.append(raw)
-            continue
-        label = new[row]
-        if label == labels[row]:
-            lines.append(raw)
-        elif label is not None:
-            line = io.StringIO()
-            changed = [*cells[:place], forms.get(label, label), *cells[place + 1 :]]
-            csv.writer(line, delimiter=TEXT_SUFFIXES[path.suffix.lower()], lineterminator="").writerow(changed)
-            lines.append(line.getvalue() + raw[len(raw.rstrip("\r\n")) :])
-        row += 1
+def _encoded(path: Path, text: str, encoding: str) -> bytes:
     try:
-        return "".join(lines).encode(encoding)
+        return text.encode(encoding)
     except UnicodeEncodeError as error:
         letter = error.object[error.start : error.end]
         raise ValueError(
@@ -146,8 +145,9 @@ def _text_table(
         ) from None
 
 
-def _write_parquet(path: Path, target: Path, name: str, new: Labels, forms: Mapping[str, Any]) -> None:
-    parquet, table = parquet_library(path), read_parquet(path)
+def _arrow_table(path: Path, name: str, new: Labels, forms: Mapping[str, Any]) -> Any:
+    """The pyarrow table in a file, with new labels."""
+    table = read_arrow(path)
     pyarrow = importlib.import_module("pyarrow")
     place = table.column_names.index(name)
     kind = table.schema.field(place).type
@@ -163,10 +163,14 @@ def _write_parquet(path: Path, target: Path, name: str, new: Labels, forms: Mapp
         indices = pyarrow.array([numbers[value] for value in values], type=kind.index_type)
         column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(known, type=plain), ordered=kind.ordered)
     kept = table.take(pyarrow.array(rows, type=pyarrow.int64()))
-    kept = kept.set_column(place, table.schema.field(place), column)
+    return kept.set_column(place, table.schema.field(place), column)
+
+
+def _write_parquet(path: Path, target: Path, table: Any) -> None:
+    parquet = parquet_library(path)
     groups = parquet.ParquetFile(path).metadata
     compression = groups.row_group(0).column(0).compression if groups.num_row_groups else "SNAPPY"
-    parquet.write_table(kept, target, compression="NONE" if compression == "UNCOMPRESSED" else compression)
+    parquet.write_table(table, target, compression="NONE" if compression == "UNCOMPRESSED" else compression)
 
 
 # embeddings

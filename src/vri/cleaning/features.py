@@ -1,5 +1,6 @@
 """Columns of a table as the inputs of a classifier: numbers, categories, and text by TF-IDF."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from vri.cleaning.tables import Table, is_missing
 from vri.data.lists import shorten
 
 MOST_CATEGORIES = 100  # a column with more is text, not a choice among few
+_MOST_ODD = 0.1  # share of the filled cells of a column of numbers that may be something else
 _MOST_TERMS = 50_000
 _TEXT_PARTS = 256  # numbers that a text becomes if there are other columns
 
@@ -60,10 +62,11 @@ def table_inputs(table: Table, features: Sequence[str] | None, text: str | None,
     candidates = [name for name in candidates if name != text]
     blocks, used, notes_list, texts = [], [], [], []
     for name in candidates:
-        block, why_not = _block(table.column(name, "--features"), name)
+        block, why_not = _block(table, name)
         if block is not None:
             blocks.append(block)
             used.append(name)
+            notes_list += [why_not] if why_not else []
         elif features is not None:
             raise ValueError(
                 f"--features names {name!r}, which {why_not}; expected numbers, or at most {MOST_CATEGORIES} different "
@@ -97,21 +100,27 @@ def tfidf(texts: Sequence[Any], name: str) -> Any:
         raise ValueError(f"no two rows of column {name!r} share a word; expected text: choose another column") from None
 
 
-def _block(values: Sequence[Any], name: str) -> tuple[Numbers | None, str]:
-    """The numbers (n, k) that a column becomes; or None and why it can't be used."""
-    if all(map(is_missing, values)):
+def _block(table: Table, name: str) -> tuple[Numbers | None, str]:
+    """The numbers (n, k) that a column becomes, and a remark or nothing; or None, and why it can't be used."""
+    values = table.column(name, "--features")
+    filled = [value for value in values if not is_missing(value)]
+    if not filled:
         return None, "is empty"
-    if any(isinstance(value, (list, dict, bytes)) for value in values):
-        return None, f"holds values of type {type(next(v for v in values if v is not None)).__name__}"
-    numbers = _numbers(values)
-    if numbers is not None:
-        infinite = np.flatnonzero(np.isinf(numbers))
-        if len(infinite):
-            raise ValueError(
-                f"column {name!r} is infinite in {len(infinite):,} rows: {shorten(map(str, infinite))} (from 0); "
-                "expected numbers: correct them, or leave the cells empty"
-            )
-        return _imputed(numbers), ""
+    if any(isinstance(value, (list, dict, bytes)) for value in filled):
+        vectors = _vectors(values)
+        return (vectors, "") if vectors is not None else (None, f"holds values of type {type(filled[0]).__name__}")
+    numbers = np.array([np.nan if is_missing(value) else _number(value, table.decimal_comma) for value in values])
+    infinite = np.flatnonzero(np.isinf(numbers))
+    if len(infinite):
+        raise ValueError(
+            f"column {name!r} is infinite in {len(infinite):,} rows: {shorten(map(str, infinite))} (from 0); "
+            "expected numbers: correct them, or leave the cells empty"
+        )
+    odd = [value for value, number in zip(values, numbers, strict=True) if np.isnan(number) and not is_missing(value)]
+    if len(odd) <= _MOST_ODD * len(filled):
+        which = shorten(map(repr, dict.fromkeys(odd)))
+        remark = f"column {name!r} has no number in {len(odd):,} of {len(values):,} rows ({which}); treated as missing"
+        return _imputed(numbers), remark if odd else ""
     categories = sorted({_category(value) for value in values})
     if len(categories) > MOST_CATEGORIES or len(categories) > len(values) // 2:
         return None, f"is text ({len(categories):,} different values in {len(values):,} rows)"
@@ -119,12 +128,21 @@ def _block(values: Sequence[Any], name: str) -> tuple[Numbers | None, str]:
     return np.eye(len(categories))[[place[_category(value)] for value in values]], ""
 
 
-def _numbers(values: Sequence[Any]) -> Numbers | None:
-    """A column of numbers, NaN where a cell is empty; None if any cell is not a number."""
+def _number(value: Any, decimal_comma: bool) -> float:
+    """A cell as a number, NaN if it is none."""
     try:
-        return np.array([np.nan if is_missing(value) else float(value) for value in values])
+        return float(value.replace(",", ".") if decimal_comma and isinstance(value, str) else value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _vectors(values: Sequence[Any]) -> Numbers | None:
+    """A column of embeddings (n, k), or None if it is something else."""
+    try:
+        found = np.array(values, np.float64)
     except (TypeError, ValueError):
         return None
+    return found if found.ndim == 2 and np.isfinite(found).all() else None
 
 
 def _imputed(numbers: Numbers) -> Numbers:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import torch
 
-from vri.cleaning.tables import PARQUET_SUFFIXES, SUFFIXES
+from vri.cleaning.arrow import is_dataset
+from vri.cleaning.tables import SUFFIXES
+from vri.cleaning.text_tables import CSV_SUFFIXES, JSON_SUFFIXES
 from vri.data.lists import shorten
 
 IMAGES, TABLE, ARRAYS, ROWS = "images", "table", "arrays", "rows"  # kinds of sources
@@ -15,11 +17,12 @@ MOST_CLASSES = 2_000  # the page and the matrices have a number for each pair of
 
 _WORDS = {IMAGES: "a folder of images", TABLE: "a {} table", ARRAYS: "an .npz file", ROWS: "an .npy file"}
 _FOR_IMAGES = ("backbone", "image_size", "weights")
+_FOR_TEXT = ("encoding", "separator")  # tables in text files
 _UNUSED = {  # options that mean nothing for a kind of source
-    IMAGES: ("label", "features", "text", "id", "encoding"),
+    IMAGES: ("label", "features", "text", "id", *_FOR_TEXT),
     TABLE: _FOR_IMAGES,
-    ARRAYS: ("text", "encoding", *_FOR_IMAGES),
-    ROWS: ("features", "text", "encoding", *_FOR_IMAGES),
+    ARRAYS: ("text", *_FOR_TEXT, *_FOR_IMAGES),
+    ROWS: ("features", "text", *_FOR_TEXT, *_FOR_IMAGES),
 }
 
 
@@ -34,7 +37,8 @@ class SourceOptions:
         id: column, array or .npy file of ids; if not given, rows are counted from 0.
         trusted: whose labels are known to be right: a column, array or .npy file of true and false, or a file with
             one id per line.
-        encoding: of a CSV file; UTF-8 by default.
+        encoding: of a CSV or JSON Lines file; UTF-8 by default.
+        separator: between the cells of a CSV file; found from its first rows by default.
         backbone: network for images; `small_cnn` by default, `resnet50` with weights.
         image_size: side of the images the network sees; 32 by default, 224 with weights.
         weights: file of weights; the network is then not trained, and its features are the embeddings.
@@ -47,6 +51,7 @@ class SourceOptions:
     id: str | None = None
     trusted: str | None = None
     encoding: str | None = None
+    separator: str | None = None
     backbone: str | None = None
     image_size: int | None = None
     weights: Path | None = None
@@ -110,7 +115,7 @@ def checked_device(options: CleanOptions) -> torch.device:
 def kind_of(path: Path) -> str:
     """The kind of a source; an unknown kind or a missing source is an error."""
     if path.is_dir():
-        return IMAGES
+        return TABLE if is_dataset(path) else IMAGES
     suffix = path.suffix.lower()
     problem = "is not there" if not path.exists() else f"ends in {suffix or 'nothing'!r}"
     kind = {".npz": ARRAYS, ".npy": ROWS, **dict.fromkeys(SUFFIXES, TABLE)}.get(suffix)
@@ -125,12 +130,12 @@ def kind_of(path: Path) -> str:
 def check_options(path: Path, kind: str, options: SourceOptions) -> None:
     """Refuse options that don't apply to a kind of source."""
     given = [name for name in _UNUSED[kind] if getattr(options, name) is not None]
-    if path.suffix.lower() in PARQUET_SUFFIXES and options.encoding is not None:
-        given.append("encoding")
+    suffix, what = path.suffix.lower(), _WORDS[kind].format(path.suffix)
+    if kind == TABLE and suffix not in CSV_SUFFIXES:
+        given += [name for name in _FOR_TEXT[suffix in JSON_SUFFIXES :] if getattr(options, name) is not None]
+        what = "a Hugging Face data set" if path.is_dir() else what
     if given:
-        raise ValueError(
-            f"{shorten(map(_flag, given))} can't be used with {_WORDS[kind].format(path.suffix)}; leave it out"
-        )
+        raise ValueError(f"{shorten(map(_flag, given))} can't be used with {what}; leave it out")
     if options.image_size is not None and options.image_size < 8:
         raise ValueError(f"--image-size is {options.image_size}; expected 8 or more pixels")
 

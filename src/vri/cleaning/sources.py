@@ -93,7 +93,7 @@ def _open_images(path: Path, options: SourceOptions, progress: bool) -> Source:
 
 
 def _open_table(path: Path, options: SourceOptions, progress: bool) -> Source:
-    table = read_table(path, options.encoding or "utf-8")
+    table = read_table(path, options.encoding or "utf-8", options.separator)
     label, labels = table.labels(options.label)
     ids = table.ids(options.id)
     other = {label} if options.id is None else {label, options.id}
@@ -122,7 +122,7 @@ def _open_table(path: Path, options: SourceOptions, progress: bool) -> Source:
         trusted=trusted,
         make_inputs=lambda cache, device, progress: found.X,
         describe=describe,
-        fingerprint=file_hash(path),
+        fingerprint=" ".join(file_hash(file) for file in (sorted(path.glob("*.arrow")) if path.is_dir() else [path])),
         notes=[f"learning from {shorten(found.names)} ({len(found.names)} columns)", *found.notes],
     )
 

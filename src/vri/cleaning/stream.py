@@ -17,11 +17,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from vri import quality
+from vri.cleaning.arrow import parquet_library
 from vri.cleaning.npy import Indices, NpySource, chunks
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
 from vri.cleaning.sources import file_hash, first_numbers
 from vri.cleaning.state import CLASSIFIER, CORRECTED, ISSUES, STATE, begin, load_found, save_found
-from vri.cleaning.tables import parquet_library
 from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy
 from vri.core.randomness import derive_seed
 from vri.estimator import VRIClassifier

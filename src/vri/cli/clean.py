@@ -24,7 +24,8 @@ _SOURCE = {  # how to read SOURCE
         "FILE|COLUMN",
         "labels known to be right: a column or .npy file of true and false, or a file with one id per line",
     ),
-    "encoding": (str, "NAME", "encoding of a CSV file (utf-8)"),
+    "encoding": (str, "NAME", "encoding of a text file (utf-8)"),
+    "separator": (str, "CHAR", "between the cells of a CSV file: ';', tab or another (found by itself)"),
     "backbone": (str, "NAME", "network for images (small_cnn; resnet50 with --weights), as in vri train"),
     "image_size": (int, "N", "side of the images it sees (32; 224 with --weights)"),
     "weights": (Path, "FILE", "ImageNet weights: learn from the features of this network"),
@@ -50,8 +51,9 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "clean",
         help="find the wrong labels of your data",
-        description="Find the wrong labels of a folder of images by class, a table (CSV, TSV, Parquet), embeddings "
-        "and labels in an .npz file, or embeddings in an .npy file, which need not fit in memory. SOURCE is never "
+        description="Find the wrong labels of a folder of images by class, a table (CSV, TSV, JSON Lines, Parquet, a "
+        "Hugging Face data set on the disk), embeddings and labels in an .npz file, or embeddings in an .npy file, "
+        "which need not fit in memory. SOURCE is never "
         "changed. Ctrl-C stops; the same command resumes.",
         epilog="Example: vri clean reviews.csv --label stars --text review --out cleaned",
     )
