@@ -87,8 +87,8 @@ def apply(
     new, counts = make_plan(source.ids, source.labels, decisions, review, path)
     with _built_aside(out) as folder:
         made = source.write(folder, new)
-    numbers = (counts[name] for name in ("kept", "changed", "dropped", "untouched"))
-    return Applied(*numbers, f"{out}{made}", source.notes, left)
+    kept, changed, dropped, untouched = (counts[name] for name in ("kept", "changed", "dropped", "untouched"))
+    return Applied(kept, changed, dropped, untouched, f"{out}{made}", source.notes, left)
 
 
 def _kept(new: Labels) -> list[int]:
