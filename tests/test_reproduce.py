@@ -98,7 +98,7 @@ def test_every_table_and_figure_of_the_paper_is_there() -> None:
     ]
 
 
-@pytest.mark.parametrize("scale", ["quick", "paper"])
+@pytest.mark.parametrize("scale", ["quick", "medium", "paper"])
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_all_settings_can_be_used(name: str, scale: str) -> None:
     model = backbones.mlp(8, 10, hidden=(8,), seed=0)
@@ -106,7 +106,14 @@ def test_all_settings_can_be_used(name: str, scale: str) -> None:
     built: set[str] = set()
     experiment = EXPERIMENTS[name]
     runs = experiment.runs(scale, 1)
-    groups = [column.group for column in experiment.grids[scale].columns for _ in experiment.grids[scale].rows]
+    grid = experiment.grids[scale]
+    groups = [
+        column.group
+        for column in grid.columns
+        for row in grid.rows
+        if column.rows is None or row.label in column.rows
+        for _ in column.choices or [None]
+    ]
     # no two cells are the same run, unless in two panels of a figure
     assert len({(group, run.key) for group, run in zip(groups, runs, strict=True)}) == len(runs)
     for run in runs:
@@ -136,6 +143,64 @@ def test_a_run_that_two_tables_share_is_done_once() -> None:
 def test_methods_that_must_know_the_share_of_wrong_labels_are_told_it() -> None:
     runs = [r for r in EXPERIMENTS["tab:openset"].runs("quick", 1) if r.settings.method == "co-teaching"]
     assert [r.settings.options["noise_rate"] for r in runs] == pytest.approx([0.6, 0.52])
+
+
+# rows that choose their settings
+
+
+def choosing() -> Experiment:
+    lengths = {"short": {"epochs": 2}, "long": {"epochs": 4}}
+    columns = [
+        Column("a", {**TINY, "validation": 20}, choices=lengths),
+        Column("b", {**TINY, "validation": 20, "rate": 0.2}, choices=lengths, seeds=1, rows=("GCE",)),
+    ]
+    rows = [TableRow("VRI", {"method": "vri"}), TableRow("GCE", {"method": "gce"})]
+    grid = Grid(rows, columns, "digits.")
+    return Experiment("tab:x", "x", "VRI wins.", {"medium": grid}, verdicts.vri_is_ahead, early=True)
+
+
+def validated(run: Run, accuracy: float, validation: float) -> dict[str, Any]:
+    row = record(run, accuracy)
+    return row | {"epochs": row["epochs"] | {"validation_accuracy": [0.1, validation]}}
+
+
+def test_other_seeds_run_with_what_the_first_has_chosen_on_validation_samples(tmp_path: Path) -> None:
+    experiment = choosing()
+    grid = experiment.grids["medium"]
+    first = experiment.runs("medium", 3, found={})
+    assert [run.settings.seed for run in first] == [0] * 6  # two rows in one column, one in the other, two lengths
+    # the better test accuracy of the short runs must not count
+    found = {
+        run.key: validated(run, 0.9 - 0.1 * run.settings.epochs, 0.5 + 0.1 * run.settings.epochs) for run in first[:2]
+    }
+    later = [run for run in experiment.runs("medium", 3, found=found) if run.settings.seed]
+    assert [(r.settings.method, r.settings.seed, r.settings.epochs) for r in later] == [("vri", 1, 4), ("vri", 2, 4)]
+    assert experiment.choice(grid, grid.rows[0], grid.columns[0], found) == ("long", True)
+    assert experiment.choice(grid, grid.rows[1], grid.columns[0], found) == (None, False)
+    write(tmp_path, found)
+    partial = Results.read(experiment, "medium", 3, tmp_path)
+    assert not partial.complete
+    assert report.cell(partial, "VRI", "a") == "50.0 (49.0) long [1 of 3 seeds]"
+    assert report.cell(partial, "GCE", "a") == "–"
+    assert len(experiment.runs("medium", 3)) == 6 + 2 * 2  # counted beforehand
+
+    while left := [run for run in experiment.runs("medium", 3, found=found) if run.key not in found]:
+        found |= {run.key: validated(run, 0.8, 0.1 * run.settings.epochs) for run in left}
+    write(tmp_path, found)
+    complete = Results.read(experiment, "medium", 3, tmp_path)
+    assert complete.complete
+    assert len(complete.records("GCE", "a")) == 3
+    assert len(complete.records("GCE", "b")) == 1
+
+
+def test_a_verdict_passes_over_cells_without_runs(tmp_path: Path) -> None:
+    experiment = choosing()
+    runs = experiment.runs("medium", 1)
+    scores = {"vri": 0.7, "gce": 0.6}
+    found = {run.key: validated(run, scores[run.settings.method], 0.5) for run in runs if run.settings.rate == 0.4}
+    write(tmp_path, found)
+    text = experiment.verdict(Results.read(experiment, "medium", 1, tmp_path))
+    assert text.startswith("Holds. VRI is ahead of all others in 1 of 1 columns.")
 
 
 # published numbers
@@ -189,7 +254,7 @@ def test_marks_say_better_and_worse(tmp_path: Path) -> None:
 
 def test_verdicts_follow_the_numbers(tmp_path: Path) -> None:
     later_is_better = fill(tmp_path / "a", EXPERIMENTS["tab:flip"])
-    assert verdicts.vri_is_ahead(later_is_better).startswith("Holds. VRI is ahead of all others in 4 of 4 columns;")
+    assert verdicts.vri_is_ahead(later_is_better).startswith("Holds. VRI is ahead of all others in 4 of 4 columns.")
     backwards = fill(tmp_path / "b", EXPERIMENTS["tab:non_bayesian"])
     text = EXPERIMENTS["tab:non_bayesian"].verdict(backwards)
     assert text.startswith("Does not hold. The whole order holds in 0 of 4 columns: VRI is ahead of MC in 0 of 4;")
@@ -245,7 +310,7 @@ def test_tables_and_figures_are_written(name: str, tmp_path: Path) -> None:
         wanted |= {"figure.png", "figure.svg", "figure.csv"}
     assert {p.name for p in folder.iterdir()} == wanted
     with open(folder / "runs.csv", newline="") as file:
-        assert len(list(csv.DictReader(file))) == results.wanted
+        assert len(list(csv.DictReader(file))) == 3 * len(results.rows) * len(results.columns)
     with open(folder / "table.csv", newline="") as file:
         rows = list(csv.reader(file))
     assert all(len(row) == len(rows[0]) for row in rows)
@@ -382,7 +447,7 @@ def test_an_estimate_comes_from_runs_of_the_same_kind(small: Experiment, tmp_pat
             ["tab:flop"],
             "'tab:flop' is no table or figure; did you mean 'tab:flip'?; expected all, list or some of tab:flip",
         ),
-        (["tab:flip", "--scale", "huge"], "--scale huge: expected one of quick, paper"),
+        (["tab:flip", "--scale", "huge"], "--scale huge: expected one of quick, medium, paper"),
         (["tab:flip", "--seeds", "0"], "--seeds 0: expected 1 or more"),
         (["tab:flip", "--jobs", "0"], "--jobs 0: expected 1 or more"),
         (["tab:flip", "--minutes", "-1"], "--minutes -1: expected 0 or more"),

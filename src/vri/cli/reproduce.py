@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,12 @@ def add(commands: Any) -> None:
         epilog="Example: vri reproduce tab:efficiency --jobs 2; vri reproduce all --page results.md",
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="list, all, or names such as tab:flip fig:vis")
-    parser.add_argument("--scale", default="quick", help="quick: slices, short schedules (default); or paper")
+    parser.add_argument(
+        "--scale",
+        default="quick",
+        help="quick: slices, short schedules, a smoke test (default); "
+        "medium: long enough to memorise wrong labels, full CIFAR-10; or paper",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="runs of each cell (default 3)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1, with all cores)")
     parser.add_argument("--minutes", type=float, help="start no run after this many minutes")
@@ -36,7 +42,6 @@ def _run(options: argparse.Namespace) -> int:
     from vri.paper.catalogue import find, lacking, runs_of, why_not
     from vri.paper.estimate import plan_text
     from vri.paper.experiments import Results
-    from vri.paper.grid import run_grid
     from vri.paper.report import write_files, write_page
 
     submit_options = _check(options)
@@ -52,12 +57,12 @@ def _run(options: argparse.Namespace) -> int:
             print(f"left out: {why_not(experiment, absent)}", file=sys.stderr)
         else:
             raise ValueError(why_not(experiment, absent))
-    runs = runs_of(chosen, options.scale, options.seeds, options.root, options.weights)
     if not options.draw:
-        print(plan_text(runs, out, options.jobs), file=sys.stderr, flush=True)
+        every = runs_of(chosen, options.scale, options.seeds, options.root, options.weights)
+        print(plan_text(every, out, options.jobs), file=sys.stderr, flush=True)
         if options.submit:
-            return _submit(options, submit_options, runs, out)
-        run_grid(runs, out, processes=options.jobs, minutes=options.minutes)
+            return _submit(options, submit_options, _known(options, chosen, out), out)
+        _run_all(options, chosen, out)
     unfinished = 0
     for experiment in chosen:
         results = Results.read(experiment, options.scale, options.seeds, out)
@@ -67,13 +72,34 @@ def _run(options: argparse.Namespace) -> int:
             continue
         write_files(results, out)
         print(_report(results, out))
-        if not results.complete:
-            unfinished += 1
-        elif options.page is not None:
+        unfinished += not results.complete
+        if options.page is not None and (results.complete or results.partial):
             write_page(results, out, options.page, options.seeds)
     if unfinished:
         print(f"{unfinished} of {len(chosen)} not finished; the same command resumes", file=sys.stderr)
     return 0
+
+
+def _known(options: argparse.Namespace, chosen: Any, out: Path) -> Any:
+    """The runs whose settings are known so far: later seeds of some depend on what validation chooses."""
+    from vri.paper.catalogue import runs_of
+    from vri.paper.grid import TABLE
+    from vri.paper.runs import RunTable
+
+    found = RunTable(out / TABLE).rows()
+    return runs_of(chosen, options.scale, options.seeds, options.root, options.weights, found)
+
+
+def _run_all(options: argparse.Namespace, chosen: Any, out: Path) -> None:
+    """Do all runs, and then those that depend on what these have chosen."""
+    from vri.paper.grid import missing, run_grid
+
+    start = time.monotonic()
+    while missing(runs := _known(options, chosen, out), out):
+        spent = (time.monotonic() - start) / 60
+        minutes = None if options.minutes is None else max(0.0, options.minutes - spent)
+        if not run_grid(runs, out, processes=options.jobs, minutes=minutes):
+            return
 
 
 def _check(options: argparse.Namespace) -> dict[str, Any]:
@@ -114,9 +140,9 @@ def _report(results: Any, out: Path) -> str:
     heading = f"{experiment.name}: {experiment.title} ({results.scale} scale)"
     words = [heading, "=" * len(heading), f"Setting: {results.grid.about}", "", table.text(), ""]
     words += [note.replace("**", "").removeprefix("\\") for note in table.notes]
-    if results.complete:
+    if results.complete or results.partial:
         words += ["", f"Claim: {experiment.claim}", f"Here:  {experiment.verdict(results)}"]
-    else:
+    if not results.complete:
         words += ["", f"{len(results.found)} runs are there; not all yet"]
     return "\n".join([*words, f"Files: {out / experiment.folder}/", ""])
 

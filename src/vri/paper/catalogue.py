@@ -1,12 +1,13 @@
 """All tables and figures of the paper, by name, and what they need to run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vri.data import CATALOGUE
 from vri.paper.experiments import Experiment
 from vri.paper.figure_grids import figures
 from vri.paper.grid import Run
+from vri.paper.runs import Record
 from vri.paper.settings import nearest
 from vri.paper.table_grids import tables
 
@@ -38,13 +39,21 @@ def why_not(experiment: Experiment, names: Sequence[str]) -> str:
 
 
 def runs_of(
-    experiments: Sequence[Experiment], scale: str, seeds: int, root: str | None, weights: str | None = None
+    experiments: Sequence[Experiment],
+    scale: str,
+    seeds: int,
+    root: str | None,
+    weights: str | None = None,
+    found: Mapping[str, Record] | None = None,
 ) -> list[Run]:
-    """The runs of all these experiments, each once; `weights` are those of ResNet-50."""
-    found: dict[str, Run] = {}
-    for experiment in experiments:
-        for run in experiment.runs(scale, seeds, root):
-            if weights is not None and run.settings.backbone == "resnet50":
-                run = replace(run, settings=replace(run.settings, weights=weights))
-            found.setdefault(run.key, run)
-    return list(found.values())
+    """The runs of all these experiments, each once; `weights` are those of ResNet-50, `found` as in `Experiment.runs`.
+
+    Several experiments take turns by seed: all tables of one seed come before the second seed of any.
+    """
+    every = [run for experiment in experiments for run in experiment.runs(scale, seeds, root, found)]
+    chosen: dict[str, Run] = {}
+    for run in sorted(every, key=lambda run: run.settings.seed):
+        if weights is not None and run.settings.backbone == "resnet50":
+            run = replace(run, settings=replace(run.settings, weights=weights))
+        chosen.setdefault(run.key, run)
+    return list(chosen.values())

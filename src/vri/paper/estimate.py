@@ -14,6 +14,7 @@ from vri.paper.settings import Settings
 _STEP = {
     "mlp": 0.002,
     "small_cnn": 0.045,
+    "fast": 0.13,
     "resnet32": 0.35,
     "resnet18": 3.0,
     "resnet34": 6.0,

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vri.paper.grid import Run, results
-from vri.paper.runs import Record
-from vri.paper.settings import Settings
+from vri.paper.grid import TABLE, Run, results
+from vri.paper.runs import Record, RunTable
+from vri.paper.settings import Settings, with_recipe
 
-SCALES = ("quick", "paper")
+SCALES = ("quick", "medium", "paper")
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,19 @@ class Column:
         settings: those that define it.
         group: panel or line of a figure that it belongs to.
         x: its position on the axis of a figure.
+        choices: settings by name, of which every row takes the one with the best validation accuracy: the first seed
+            tries them all, the others run with what it chose. Without choices there is nothing to choose.
+        seeds: how many at most.
+        rows: labels of the rows that are run here; all if None.
     """
 
     label: str
     settings: Mapping[str, Any]
     group: str = ""
     x: float = 0.0
+    choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seeds: int | None = None
+    rows: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,7 @@ class Experiment:
             tables. With short schedules it is always the last.
         examine: what else to examine at the end of each run.
         compare: row that the others are compared with, seed by seed; None for no comparison.
+        early: whether the verdict can be read from a table with missing cells.
     """
 
     name: str
@@ -88,32 +96,81 @@ class Experiment:
     score: str = "last"
     examine: str | None = None
     compare: str | None = "VRI"
+    early: bool = False
 
     @property
     def folder(self) -> str:
         """Name of its files, without characters that a file system may refuse."""
         return self.name.replace(":", "-")
 
-    def runs(self, scale: str, seeds: int, root: str | None = None) -> list[Run]:
-        """All runs, seed by seed: the table of one seed is complete before the second starts."""
-        grid = self.grids[scale]
-        return [self.run(grid, row, c, s, root) for s in range(seeds) for c in grid.columns for row in grid.rows]
+    def runs(
+        self, scale: str, seeds: int, root: str | None = None, found: Mapping[str, Record] | None = None
+    ) -> list[Run]:
+        """All runs, seed by seed: the table of one seed is complete before the second starts.
 
-    def run(self, grid: Grid, row: TableRow, column: Column, seed: int, root: str | None = None) -> Run:
+        Where rows choose their settings, later seeds are listed as soon as `found` has all results of the first; if
+        `found` is None, they are listed with the last choice, to count them.
+        """
+        grid = self.grids[scale]
+        return [
+            run
+            for seed in range(seeds)
+            for column in grid.columns
+            if column.seeds is None or seed < column.seeds
+            for row in grid.rows
+            if column.rows is None or row.label in column.rows
+            for run in self._runs_of_cell(grid, row, column, seed, root, found)
+        ]
+
+    def _runs_of_cell(
+        self, grid: Grid, row: TableRow, column: Column, seed: int, root: str | None, found: Mapping[str, Record] | None
+    ) -> list[Run]:
+        if not column.choices:
+            return [self.run(grid, row, column, seed, root)]
+        if seed == 0:
+            return [self.run(grid, row, column, 0, root, name) for name in column.choices]
+        if found is None:
+            return [self.run(grid, row, column, seed, root, list(column.choices)[-1])]
+        name, decided = self.choice(grid, row, column, found)
+        return [self.run(grid, row, column, seed, root, name)] if decided else []
+
+    def choice(self, grid: Grid, row: TableRow, column: Column, found: Mapping[str, Record]) -> tuple[str | None, bool]:
+        """What a row takes in a column, by validation accuracy of the first seed, and whether all have been tried."""
+        tried = {name: found.get(self.run(grid, row, column, 0, None, name).key) for name in column.choices}
+        scores = {name: validation_accuracy(record) for name, record in tried.items() if record is not None}
+        return max(scores, key=lambda name: scores[name], default=None), len(scores) == len(tried)
+
+    def run(
+        self,
+        grid: Grid,
+        row: TableRow,
+        column: Column,
+        seed: int,
+        root: str | None = None,
+        choice: str | None = None,
+    ) -> Run:
         """The run of a cell and a seed. The row's settings win, except for options, where the column's win."""
         options = {**row.settings.get("options", {}), **column.settings.get("options", {})}
-        merged = {**column.settings, **row.settings, "options": options}
+        chosen_by_row = {} if choice is None else column.choices[choice]
+        merged = {**column.settings, **chosen_by_row, **row.settings, "options": options}
         rates = grid.rates.get(f"{merged['dataset']}, {merged.get('backbone')}", {}).get(merged["method"])
         if rates is not None:
             merged = {"lr": rates[0], "weight_decay": rates[1], **merged}
-        chosen = Settings(**{**merged, "seed": seed, "root": root})
+        merged = with_recipe({**merged, "seed": seed, "root": root})
+        chosen = Settings(**merged)
         if chosen.method in _KNOWS_THE_RATE:
-            chosen = replace(chosen, options={"noise_rate": wrong_share(chosen), **options})
+            chosen = replace(chosen, options={"noise_rate": wrong_share(chosen), **chosen.options})
         return Run(chosen, curves=True, examine=self.examine)
 
     def datasets(self, scale: str) -> list[str]:
         """Names of the data sets that it needs."""
         return list(dict.fromkeys(str(c.settings["dataset"]) for c in self.grids[scale].columns))
+
+
+def validation_accuracy(record: Record) -> float:
+    """Of the last epoch; −1 if the run failed."""
+    values = record["epochs"].get("validation_accuracy")
+    return -1.0 if not values else float(values[-1])
 
 
 _KNOWS_THE_RATE = ("co-teaching", "jocor")  # get the share of wrong labels, as in their papers
@@ -149,7 +206,8 @@ class Results:
     @classmethod
     def read(cls, experiment: Experiment, scale: str, seeds: int, folder: Path) -> "Results":
         """Those in a folder."""
-        return cls(experiment, scale, seeds, results(experiment.runs(scale, seeds), folder))
+        every = RunTable(folder / TABLE).rows()
+        return cls(experiment, scale, seeds, results(experiment.runs(scale, seeds, found=every), folder))
 
     @property
     def grid(self) -> Grid:
@@ -157,19 +215,33 @@ class Results:
         return self.experiment.grids[self.scale]
 
     @property
-    def wanted(self) -> int:
-        """How many runs there are in all."""
-        return len(self.grid.rows) * len(self.grid.columns) * self.seeds
-
-    @property
     def complete(self) -> bool:
         """Whether all runs are done."""
-        return len(self.found) == len({run.key for run in self.experiment.runs(self.scale, self.seeds)})
+        return all(run.key in self.found for run in self.experiment.runs(self.scale, self.seeds, found=self.found))
+
+    @property
+    def partial(self) -> bool:
+        """Whether a table with missing cells can be judged, too."""
+        return self.experiment.early and bool(self.found)
+
+    def choice(self, row: str, column: str) -> str | None:
+        """What the row chose in a column, from what has been tried so far."""
+        return self.experiment.choice(self.grid, self._row(row), self._column(column), self.found)[0]
+
+    def decided(self, row: str, column: str) -> bool:
+        """Whether the row has tried all that it may choose from."""
+        return self.experiment.choice(self.grid, self._row(row), self._column(column), self.found)[1]
+
+    def seeds_of(self, column: str) -> int:
+        """How many seeds a column has."""
+        return min(self.seeds, self._column(column).seeds or self.seeds)
 
     def records(self, row: str, column: str) -> list[Record]:
         """All finished runs of a cell, including failed ones, in the order of their seeds."""
-        at, where = self._row(row), self._column(column)
-        keys = [self.experiment.run(self.grid, at, where, seed).key for seed in range(self.seeds)]
+        at, where, choice = self._row(row), self._column(column), self.choice(row, column)
+        if where.choices and choice is None:
+            return []
+        keys = [self.experiment.run(self.grid, at, where, seed, None, choice).key for seed in range(self.seeds)]
         return [self.found[key] for key in keys if key in self.found]
 
     def curves(self, row: str, column: str, quantity: str) -> list[list[float]]:
@@ -191,9 +263,14 @@ class Results:
         return statistics.mean(values) if values else float("nan")
 
     def average(self, row: str, columns: Sequence[str] | None = None) -> float:
-        """Mean over columns."""
+        """Mean over columns; NaN if the row has none."""
         chosen = columns if columns is not None else self.columns
-        return statistics.mean(self.mean(row, column) for column in chosen)
+        values = [self.mean(row, column) for column in chosen if self.scores(row, column)]
+        return statistics.mean(values) if values else float("nan")
+
+    def mean_everywhere(self, row: str) -> bool:
+        """Whether a row has results in every column."""
+        return all(self.scores(row, column) for column in self.columns)
 
     @property
     def rows(self) -> list[str]:

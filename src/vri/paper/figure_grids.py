@@ -1,4 +1,4 @@
-"""The figures of the paper: the runs of each, at both scales; `vri.paper.figures` draws them."""
+"""The figures of the paper: the runs of each, at all scales; `vri.paper.figures` draws them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,9 +7,10 @@ from typing import Any
 from vri.paper import figures as draw
 from vri.paper import verdicts
 from vri.paper.experiments import Column, Experiment, TableRow
-from vri.paper.rows import FASHION, LONG, Values, cifars, columns, grids
+from vri.paper.rows import FASHION, LONG, LONG_WORDS, LONGER, Values, cifars, columns, grids
 
 _FASHION = {"Fashion-MNIST": FASHION}
+_LONG = {"Fashion-MNIST": LONG["Fashion-MNIST"]}
 
 
 def figures() -> list[Experiment]:
@@ -19,7 +20,13 @@ def figures() -> list[Experiment]:
         "fig:vis",
         "losses before and after rectification, and the transition matrix",
         "Rectification lowers the losses, more so with more wrong labels, and recovers the transition matrix.",
-        grids(_vri, columns(_FASHION, "flip", rates), columns(cifars("resnet32", "CIFAR-10"), "flip", rates)),
+        grids(
+            _vri,
+            columns(_FASHION, "flip", rates),
+            columns(_LONG, "flip", rates),
+            columns(cifars("resnet32", "CIFAR-10"), "flip", rates),
+            medium_words=LONG_WORDS,
+        ),
         verdicts.rectification,
         draw.rectification,
         examine="rectification",
@@ -40,11 +47,13 @@ def figures() -> list[Experiment]:
         "Without prior (MC) the variance goes to zero; VRI's stays.",
         grids(
             bounded,
-            columns({"Fashion-MNIST": LONG}, "uniform", (0.7,)),
+            columns({"Fashion-MNIST": LONGER}, "uniform", (0.7,)),
+            columns(_LONG, "uniform", (0.7,)),
             columns(cifars("resnet32", "CIFAR-10"), "uniform", (0.7,)),
             "Fashion-MNIST: 10,000 noisy + 1,000 clean images, an MLP, 20 epochs, batches of 100. Variance is "
             "‖σ²‖/√c of the posterior, averaged over an epoch: 1 for a standard Gaussian. log σ² is either bounded, "
             "our default, or free, as in the paper's code.",
+            medium_words=f"{LONG_WORDS} Variance as at quick scale.",
         ),
         verdicts.collapse,
         draw.collapse,
@@ -62,7 +71,9 @@ def figures() -> list[Experiment]:
         grids(
             lambda make: [make(name, name.lower()) for name in ("GLC", "MW-Net", "MSLC", "VRI")],
             by_rate(_FASHION),
+            by_rate(_LONG),
             by_rate(cifars("resnet32")),
+            medium_words=LONG_WORDS,
         ),
         verdicts.vri_is_ahead,
         draw.lines("flip noise (%)", "accuracy against noise"),
@@ -75,7 +86,9 @@ def figures() -> list[Experiment]:
         grids(
             lambda make: [make(name, name.lower()) for name in ("VRI", "MW-Net")],
             columns(_FASHION, "flip", (0.4, 0.6)),
+            columns(_LONG, "flip", (0.4, 0.6)),
             columns(cifars("resnet32", "CIFAR-10"), "flip", (0.4, 0.6)),
+            medium_words=LONG_WORDS,
         ),
         verdicts.convergence,
         draw.convergence,
@@ -105,7 +118,9 @@ def _number_of_draws() -> Experiment:
         grids(
             lambda make: [make(name, name.lower()) for name in ("MC", "VRI")],
             by_k(_FASHION),
+            by_k(_LONG),
             by_k(cifars("resnet32")),
+            medium_words=LONG_WORDS,
         ),
         verdicts.draws,
         draw.lines("draws k", "accuracy against the number of draws"),
@@ -131,7 +146,13 @@ def _sensitivity() -> Experiment:
         "fig:sensitivity",
         "sensitivity to λ and to the number of clean samples",
         "The best λ is near 0.001, and more clean samples help.",
-        grids(_vri, varied(FASHION), varied(cifars("resnet18", "CIFAR-10")["CIFAR-10"])),
+        grids(
+            _vri,
+            varied(FASHION),
+            varied(_LONG["Fashion-MNIST"]),
+            varied(cifars("resnet18", "CIFAR-10")["CIFAR-10"]),
+            medium_words=LONG_WORDS,
+        ),
         verdicts.sensitivity,
         draw.sensitivity,
         compare=None,

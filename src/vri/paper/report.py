@@ -93,10 +93,12 @@ def cell(results: Results, row: str, column: str) -> str:
     if not values:
         return "diverged" if failed else "–"
     recent = statistics.mean(results.scores(row, column, "last_10_mean"))
+    wanted, chosen, decided = results.seeds_of(column), results.choice(row, column), results.decided(row, column)
     words = [f"{spread(values)} ({recent:.1f})"]
+    words += [f"{chosen}{'' if decided else '?'}"] if chosen is not None else []
     words += [sign] if (sign := mark(results, row, column)) else []
     words += [f"[{failed} diverged]"] if failed else []
-    words += [f"[{len(values)} of {results.seeds} seeds]"] if len(values) + failed < results.seeds else []
+    words += [f"[{len(values)} of {wanted} seeds]"] if len(values) + failed < wanted else []
     return " ".join(words)
 
 
@@ -174,12 +176,14 @@ def block(results: Results, out: Path, page: Path, seeds: int) -> str:
         f"`{command}`. Setting: {results.grid.about}",
         f"**Claim:** {experiment.claim} **At {results.scale} scale:** {experiment.verdict(results)}",
     ]
-    if experiment.draw is not None:
+    if experiment.draw is not None and results.complete:
         lines.append(f"![{experiment.title}]({link / 'figure.png'})")
         lines.append(f"Numbers behind it: [figure.csv]({link / 'figure.csv'}), also as [SVG]({link / 'figure.svg'}).")
     if experiment.draw is None or len(results.columns) <= 6:
         lines.append(sheet(results).markdown())
     files = ", ".join(f"[{name}]({link / name})" for name in ("table.csv", "table.tex", "runs.csv"))
+    if not results.complete:
+        lines.append(f"**Not complete:** {len(results.found)} runs so far; the same command resumes.")
     lines.append(f"{len(results.found)} runs, {duration(total)} of one core in all. Files: {files}. Noise: {hashes}.")
     return "\n\n".join(lines)
 
@@ -252,6 +256,11 @@ def _notes(results: Results, printed: Sequence[Published]) -> list[str]:
         shown += (
             f" ▲ and ▼: better or worse than {results.experiment.compare} at the 5 % level, by a paired t-test over "
             "seeds that is not corrected for the number of comparisons."
+        )
+    if any(column.choices for column in results.grid.columns):
+        shown += (
+            " Behind it is the length that the row chose, by validation accuracy of the first seed; ? where not all "
+            "lengths have been tried yet, – where nothing has run. Columns with one value have one seed."
         )
     notes = [shown]
     if printed and results.scale != "paper":

@@ -6,6 +6,7 @@ from typing import Any
 from vri.methods import METHODS, CrossEntropy
 from vri.methods.vri_literal import PAPER
 from vri.paper.experiments import Column, Grid, TableRow
+from vri.paper.published import published
 from vri.paper.settings import Settings, resolve
 
 Values = Mapping[str, Any]
@@ -20,12 +21,38 @@ META = ("mw-net", "pmw-net", "mlc", "mslc", "warpi", "l2rw")
 
 DIGITS: Values = {"dataset": "digits", "clean": 100, "limit": 1000, "epochs": 70, "backbone": "mlp"}
 FASHION: Values = {"dataset": "fashion-mnist", "clean": 1000, "limit": 10_000, "epochs": 10, "backbone": "mlp"}
-LONG: Values = {**FASHION, "epochs": 20}
+LONGER: Values = {**FASHION, "epochs": 20}
 _PHOTOS: Values = {"limit": 10_000, "test_limit": 5000, "epochs": 10, "backbone": "small_cnn"}
 HUMAN: Values = {**_PHOTOS, "dataset": "cifar10n", "noise": "worse", "clean": 1000}
 OPEN: Values = {**_PHOTOS, "dataset": "cifar80n", "clean": 800, "limit": 8000, "test_limit": 4000, "epochs": 6}
 CNN: Values = {**FASHION, "epochs": 6, "test_limit": 5000, "backbone": "small_cnn"}
 SMALL = {"digits": DIGITS, "Fashion-MNIST": FASHION}
+
+# medium scale: as long as it takes to memorise wrong labels, and a short schedule that never does
+FASHION_40: Values = {**FASHION, "limit": 20_000, "validation": 5000, "epochs": 40}
+DIGITS_500: Values = {**DIGITS, "validation": 200, "epochs": 500}
+LONG = {"Fashion-MNIST": FASHION_40, "digits": DIGITS_500}
+LONG_SIZED = {name: {**settings, "selection_size": settings["clean"]} for name, settings in LONG.items()}
+LONG_WORDS = (
+    "Fashion-MNIST: 20,000 noisy + 1,000 trusted images, 40 epochs; digits: 1,000 noisy + 100 trusted images, 500 "
+    "epochs; an MLP, batches of 100."
+)
+PHOTOS: Values = {"dataset": "cifar10", "clean": 1000, "validation": 2000, "backbone": "fast", "evaluate_every": 3}
+PHOTOS_100: Values = {**PHOTOS, "dataset": "cifar100", "validation": 1000}
+_LENGTHS = {
+    "digits": (70, 500),
+    "fashion-mnist": (10, 40),
+    "cifar10": (6, 18),
+    "cifar100": (12, 36),
+    "cifar80": (12, 36),
+}
+MEDIUM_WORDS = (
+    "Full CIFAR-10: 47,000 noisy + 1,000 trusted + 2,000 validation images, the backbone fast, 6 or 18 epochs; "
+    "Fashion-MNIST: 20,000 noisy + 1,000 trusted + 5,000 validation images, an MLP, 10 or 40 epochs; digits: 1,000 "
+    "noisy + 100 trusted + 200 validation images, an MLP, 70 or 500 epochs. Every row takes the length that is "
+    "better on the validation images of the first seed, for each column; methods that use no trusted images train on "
+    "them with noisy labels."
+)
 
 SETTING = (
     "digits: 1,000 noisy + 100 clean samples, 70 epochs; Fashion-MNIST: 10,000 noisy + 1,000 clean, 10 epochs; an MLP"
@@ -43,17 +70,17 @@ RATES: dict[str, dict[str, tuple[float, float]]] = {
 }
 
 
-def quick(label: str, method: str, published: tuple[str, ...] | None = None, **changes: Any) -> TableRow:
+def quick(label: str, method: str, printed: tuple[str, ...] | None = None, **changes: Any) -> TableRow:
     """A row at quick scale: VRI and its variants with their defaults, meta-learning rivals with the same γ."""
     options = {**(GAMMA if method in META else {}), **changes.pop("options", {})}
-    return TableRow(label, {"method": method, **changes, "options": options}, published)
+    return TableRow(label, {"method": method, **changes, "options": options}, printed)
 
 
-def paper(label: str, method: str, published: tuple[str, ...] | None = None, **changes: Any) -> TableRow:
+def paper(label: str, method: str, printed: tuple[str, ...] | None = None, **changes: Any) -> TableRow:
     """A row at the paper's scale: the paper's options for VRI and its variants, each rival's own defaults."""
     own = {k: v for k, v in PAPER.items() if k not in _WITHOUT.get(method, ())}
     options = {**(own if method in OURS else {}), **changes.pop("options", {})}
-    return TableRow(label, {"method": method, **changes, "options": options}, published)
+    return TableRow(label, {"method": method, **changes, "options": options}, printed)
 
 
 def columns(data: Mapping[str, Values], noise: str, rates: Iterable[float], words: str | None = None) -> list[Column]:
@@ -62,6 +89,26 @@ def columns(data: Mapping[str, Values], noise: str, rates: Iterable[float], word
         Column(f"{name}, {words or noise} {100 * rate:.0f} %", {**settings, "noise": noise, "rate": rate})
         for name, settings in data.items()
         for rate in rates
+    ]
+
+
+def tuned(label: str, settings: Values, noise: str, rate: float | None = None, seeds: int | None = None) -> Column:
+    """A column of the medium scale, where every row chooses its length; with one seed on photographs, few rows."""
+    dataset = str(settings["dataset"]).removesuffix("n")
+    lengths = {f"{n} epochs": {"epochs": n} for n in _LENGTHS[dataset]}
+    chosen = {k: v for k, v in settings.items() if k != "epochs"} | {"noise": noise}
+    chosen |= {} if rate is None else {"rate": rate}
+    few = settings["backbone"] == "fast" and seeds == 1
+    return Column(label, chosen, choices=lengths, seeds=seeds, rows=FEW if few else None)
+
+
+def tuned_columns(noise: str, main: float, other: float, *sets: str) -> list[Column]:
+    """The columns of a noise on the sets of the medium scale: 3 seeds of the `main` rate, one of the other."""
+    every = {"CIFAR-10": PHOTOS, "Fashion-MNIST": FASHION_40, "digits": DIGITS_500}
+    return [
+        tuned(f"{name}, {noise} {100 * rate:.0f} %", every[name], noise, rate, 3 if rate == main else 1)
+        for rate in (main, other)
+        for name in sets or every
     ]
 
 
@@ -101,7 +148,44 @@ BASELINES: dict[str, tuple[str, tuple[str, ...] | None]] = {
 def comparison(*names: str) -> MakeRows:
     """Rows of a table that compares methods: the three plain baselines first, VRI last."""
     listed = {**BASELINES, **{name: RIVALS[name] for name in (*names, "VRI")}}
-    return lambda make: [make(label, method, published) for label, (method, published) in listed.items()]
+    return lambda make: [make(label, method, printed) for label, (method, printed) in listed.items()]
+
+
+# method and settings, the most telling rows first; on photographs all but the last ones
+_NOTHING: dict[str, Any] = {"clean": 0}
+STRONGEST: dict[str, tuple[str, dict[str, Any]]] = {
+    "cross-entropy": ("cross-entropy", _NOTHING),
+    "label smoothing": ("label-smoothing", {**_NOTHING, "options": {"smoothing": 0.2}}),
+    "VRI": ("vri", {}),
+    "VRI with selected samples": ("vri", {"join_selected": True}),
+    "fine-tuned": ("fine-tuned", {}),
+    "MW-Net": ("mw-net", {}),
+    "GLC": ("glc", {}),
+    "VRI (+)": ("vri", {**_NOTHING, "selection": "balanced"}),
+    "ELR": ("elr", _NOTHING),
+    "MC": ("mc", {}),
+    "MSLC": ("mslc", {}),
+    "L2RW": ("l2rw", {}),
+    "clean only": ("clean-only", {}),
+    "SOP+": ("sop+", _NOTHING),
+    "DivideMix": ("dividemix", _NOTHING),
+    "VRI (mixture)": ("vri", {**_NOTHING, "selection": "mixture"}),
+    "non-Bayesian": ("non-bayesian", {}),
+    "WarPI": ("warpi", {}),
+    "VRI (−)": ("vri", {**_NOTHING, "selection": "smallest"}),
+    "ELR+": ("elr+", _NOTHING),
+    "FSR": ("fsr", _NOTHING),
+    "EMLC": ("emlc", {}),
+}
+FEW = ("cross-entropy", "label smoothing", "VRI", "VRI with selected samples", "MW-Net", "GLC", "VRI (+)", "ELR")
+
+
+def strongest(table: str) -> MakeRows:
+    """Rows of the main tables at medium scale, with their numbers in a table of the paper."""
+    printed = {p.method for p in published(table)}
+    names = {"cross-entropy": "Baseline", "VRI (−)": "VRI (-)"}
+    known = {label: (name,) if (name := names.get(label, label)) in printed else None for label in STRONGEST}
+    return lambda make: [make(label, method, known[label], **more) for label, (method, more) in STRONGEST.items()]
 
 
 def with_backbone(rows: Iterable[TableRow], backbone: str, word: str) -> list[TableRow]:
@@ -119,12 +203,16 @@ def with_backbone(rows: Iterable[TableRow], backbone: str, word: str) -> list[Ta
 def grids(
     rows: MakeRows,
     quick_columns: Sequence[Column],
+    medium_columns: Sequence[Column],
     paper_columns: Sequence[Column],
     quick_words: str = QUICK_WORDS,
     paper_words: str = PAPER_WORDS,
+    medium_words: str = MEDIUM_WORDS,
+    medium_rows: MakeRows | None = None,
 ) -> dict[str, Grid]:
-    """The same rows at both scales."""
+    """The same rows at all scales, unless there are others for medium."""
     return {
         "quick": Grid(rows(quick), quick_columns, quick_words, RATES),
+        "medium": Grid((medium_rows or rows)(quick), medium_columns, medium_words, RATES),
         "paper": Grid(rows(paper), paper_columns, paper_words),
     }

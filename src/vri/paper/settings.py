@@ -9,7 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from vri.methods import METHODS
+from vri.methods import METHODS, VRI
+from vri.methods.meta import MetaMethod
 from vri.training.loop import SCHEDULES
 from vri.training.selection import KINDS
 
@@ -31,6 +32,10 @@ RECIPES: dict[str | None, dict[str, Any]] = {
         "augment": "shift-flip",
         "precision": "bf16",
     }
+}
+# ... and for methods that learn from a look-ahead, which need more steps
+META_RECIPES: dict[str | None, dict[str, Any]] = {
+    "fast": {"batch_size": 250, "lr": 0.15, "meta_batch_size": 100, "options": {"lookahead": "head"}}
 }
 _NOT_IN_A_FILE = ("generator", "autocast", "meta_optimizer", "second", "mistakes")  # set by the run, or objects
 
@@ -111,12 +116,21 @@ def resolve(
     _merge(values, {k: v for k, v in (given or {}).items() if v is not None}, "the command line", mistakes)
     for text in assignments:
         _merge(values, _assignment(text, mistakes), "the command line", mistakes)
-    values = {**RECIPES.get(values.get("backbone"), {}), **values}
+    values = with_recipe(values)
     settings = Settings(**{name: value for name, value in values.items() if name in _NAMES})
     mistakes += _mistakes(settings)
     if mistakes:
         raise SettingsError(mistakes[0] if len(mistakes) == 1 else "".join(f"\n  - {m}" for m in mistakes))
     return settings
+
+
+def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with those that suit their backbone, where they say nothing themselves."""
+    recipe = RECIPES.get(values.get("backbone"), {})
+    method = METHODS.get(str(values.get("method", "vri")))
+    if method is not None and method.step in (MetaMethod.step, VRI.step):
+        recipe = {**recipe, **META_RECIPES.get(values.get("backbone"), {})}
+    return {**recipe, **values, "options": {**recipe.get("options", {}), **values.get("options", {})}}
 
 
 def configs() -> dict[str, Path]:

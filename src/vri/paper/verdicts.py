@@ -20,27 +20,40 @@ COLLAPSED = 0.1  # share of its first variance below which a posterior counts as
 
 
 def vri_is_ahead(results: Results) -> str:
-    """Is VRI ahead of all other rows?"""
+    """Is VRI ahead of all other rows, in its best form? Cells without runs are passed over."""
+    won, level, lost = [], [], []
     ours = [row for row in results.rows if row.startswith("VRI")]
-    others = [row for row in results.rows if row not in ours]
-    best = {c: max(others, key=lambda row: results.mean(row, c)) for c in results.columns}
-    won = [c for c in results.columns if max(results.mean(o, c) for o in ours) > results.mean(best[c], c)]
-    averages = {row: results.average(row) for row in results.rows}
-    mine = max(ours, key=lambda row: averages[row])
-    rival = max(others, key=lambda row: averages[row])
-    lost = [
-        f"{c} ({best[c]} {results.mean(best[c], c):.1f}, VRI {results.mean(mine, c):.1f})"
-        for c in results.columns
-        if c not in won
-    ]
-    return " ".join(
-        [
-            _judgement(len(won), len(results.columns)),
-            f"{mine} is ahead of all others in {len(won)} of {len(results.columns)} columns; on average over them it "
-            f"has {averages[mine]:.1f} %, the next best, {rival}, {averages[rival]:.1f} %.",
-            f"Behind in: {'; '.join(lost)}." if lost else "",
-        ]
-    ).strip()
+    for column in results.columns:
+        there = {row: results.mean(row, column) for row in results.rows if results.scores(row, column)}
+        mine, rival = (
+            max((row for row in there if (row in ours) == own), key=lambda row: there[row], default=None)
+            for own in (True, False)
+        )
+        if mine is None or rival is None:
+            continue
+        words = f"{column} ({rival} {there[rival]:.1f}, {mine} {there[mine]:.1f})"
+        if there[mine] > there[rival]:
+            won.append(words)
+        elif len(results.scores(mine, column)) > 1 and not differs(results, mine, rival, column):
+            level.append(words)
+        else:
+            lost.append(words)
+    averages = {row: results.average(row) for row in results.rows if results.mean_everywhere(row)}
+    best, next_best = (
+        max((row for row in averages if (row in ours) == own), key=lambda row: averages[row], default=None)
+        for own in (True, False)
+    )
+    judged = len(won) + len(level) + len(lost)
+    name = "VRI" if len(ours) == 1 else "VRI's best form"
+    text = [_judgement(len(won), judged), f"{name} is ahead of all others in {len(won)} of {judged} columns."]
+    if best is not None and next_best is not None:
+        text.append(
+            f"On average over them {best} has {averages[best]:.1f} %, the next best, {next_best}, "
+            f"{averages[next_best]:.1f} %."
+        )
+    text += [f"Behind, but not significantly: {'; '.join(level)}."] if level else []
+    text += [f"Behind in: {'; '.join(lost)}."] if lost else []
+    return " ".join(text)
 
 
 def best_row(wanted: str) -> Callable[[Results], str]:

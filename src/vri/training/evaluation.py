@@ -14,6 +14,7 @@ from vri.data.batches import Batches, Data, Transform, length, take
 from vri.training import distributed
 
 _BATCH = 200  # activations of more images don't fit a CPU's cache: with 500 the small CNN takes twice as long
+_ENOUGH = 10_000  # samples that tell what is memorised to half a percent
 
 
 def evaluate(
@@ -24,6 +25,7 @@ def evaluate(
     num_workers: int = 0,
     transform: Transform | None = None,
     divide: bool = False,
+    autocast: torch.dtype | None = None,
 ) -> dict[str, float]:
     """Accuracy and mean cross-entropy of `model` on a data set; its layers keep their training or evaluation mode.
 
@@ -31,7 +33,7 @@ def evaluate(
     """
     sums = {"count": 0.0, "right": 0.0, "loss": 0.0}
     outputs = predict_part if divide else predict
-    for logits, labels in outputs(model, dataset, batch_size, device, num_workers, transform):
+    for logits, labels in outputs(model, dataset, batch_size, device, num_workers, transform, autocast):
         sums["count"] += len(labels)
         sums["right"] += int((logits.argmax(1) == _indices(labels)).sum())
         sums["loss"] += float(functional.cross_entropy(logits, labels, reduction="sum"))
@@ -49,12 +51,17 @@ def memorisation(
     num_workers: int = 0,
     transform: Transform | None = None,
     divide: bool = False,
+    autocast: torch.dtype | None = None,
 ) -> dict[str, float | None]:
     """The shares of wrongly labelled samples that are predicted as their wrong and as their right label.
 
-    None if no label is wrong. `divide` is as in `evaluate`.
+    None if no label is wrong. Of a large set an evenly spaced part is looked at. `divide` is as in `evaluate`.
     """
-    outputs = list((predict_part if divide else predict)(model, dataset, batch_size, device, num_workers, transform))
+    if length(dataset) > _ENOUGH:
+        chosen = torch.arange(_ENOUGH) * length(dataset) // _ENOUGH
+        dataset, true_labels = take(dataset, chosen), true_labels[chosen.to(true_labels.device)]
+    how = (batch_size, device, num_workers, transform, autocast)
+    outputs = list((predict_part if divide else predict)(model, dataset, *how))
     predicted = torch.cat([logits.argmax(1) for logits, _ in outputs])
     noisy_labels = torch.cat([_indices(labels) for _, labels in outputs])
     if divide:
@@ -87,8 +94,9 @@ def predict(
     device: torch.device | None = None,
     num_workers: int = 0,
     transform: Transform | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Logits (float64) and labels of all samples in order, batch by batch, on the CPU."""
+    """Logits (float64) and labels of all samples in order, batch by batch, on the CPU; `autocast` as in training."""
     device = next(model.parameters()).device if device is None else device
     batches = Batches(
         dataset,
@@ -103,7 +111,7 @@ def predict(
     with modes_restored(model):
         model.eval()
         for inputs, labels, *_ in batches.epoch(0):
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast(device.type, autocast, enabled=autocast is not None):
                 logits = logits_of(model, inputs)
             labels = labels.cpu()
             yield logits.cpu().double(), labels.double() if labels.is_floating_point() else labels.long()
@@ -116,6 +124,7 @@ def predict_part(
     device: torch.device | None = None,
     num_workers: int = 0,
     transform: Transform | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """`predict` for this worker's part of the samples; the parts in the order of the workers are the whole set.
 
@@ -129,7 +138,7 @@ def predict_part(
         nested = isinstance(dataset, Subset)
         # for a tuple of tensors too: `Batches` handles it without copying
         dataset = take(dataset, torch.tensor(rows)) if nested else Subset(cast(Any, dataset), rows)
-    yield from predict(model, dataset, batch_size, device, num_workers, transform)
+    yield from predict(model, dataset, batch_size, device, num_workers, transform, autocast)
 
 
 def _indices(labels: Tensor) -> Tensor:

@@ -225,6 +225,7 @@ def train(
         stop = stack.enter_context(_interrupts_wait())
         noisy_batches = noisy.endless(run.at.step)
         how: dict[str, Any] = {"num_workers": num_workers, "transform": test_transform, "divide": True}
+        how["autocast"] = method.classifier.autocast
         method.predictor.train()
         begun = -1  # the last epoch that the method was told about
         remarked: set[str] = set()
