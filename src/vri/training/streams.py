@@ -52,7 +52,7 @@ class Streams(TrainingData):
     def predict(self, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
         """Logits (float64) and labels of all training samples, in order, on the CPU."""
         workers, chosen = self._where.get("num_workers", 0), self._method.predictor if model is None else model
-        how = {"transform": self._test_transform, "autocast": self._method.classifier.autocast}
+        how: dict[str, Any] = {"transform": self._test_transform, "autocast": self._method.classifier.autocast}
         outputs = list(predict_part(chosen, self._train_set, num_workers=workers, **how))
         logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
         return distributed.gather(logits), distributed.gather(labels)

@@ -129,7 +129,7 @@ class SelectedSamples:
 
     def _select(self, model: nn.Module) -> Selected:
         workers = self._where.get("num_workers", 0)
-        how = {"transform": self._test_transform, "autocast": self._method.classifier.autocast}
+        how: dict[str, Any] = {"transform": self._test_transform, "autocast": self._method.classifier.autocast}
         outputs = list(predict_part(model, self._train_set, num_workers=workers, **how))
         losses = torch.cat([functional.cross_entropy(logits, labels, reduction="none") for logits, labels in outputs])
         labels = torch.cat([labels.argmax(1) if labels.ndim > 1 else labels for _, labels in outputs])
