@@ -97,7 +97,7 @@ def test_the_classifier_gets_what_was_asked_for(tmp_path: Path, fake: type[FakeC
         main(arguments(tmp_path, "--cross-fit", "3", "--epochs", "7", "--seed", "5", "--trusted", "ok", "--quiet")) == 0
     )
     state = tmp_path / "out" / "state"
-    common = {"module": None, "epochs": 7, "random_state": 5, "device": "cpu", "verbose": 0, "evidence": "auto"}
+    common = {"module": None, "epochs": 7, "random_state": 5, "device": "cpu", "evidence": "auto"}
     if torch.cuda.is_available():
         common["device"] = "cuda"
     assert fake.asked == [common | {"method": "vri", "cross_fit": 3, "checkpoint_dir": state / "vri"}]
@@ -229,8 +229,8 @@ def test_images_reach_the_page_most_suspicious_first_and_capped(
         (["--confidence", "1.5"], "--confidence is 1.5; expected 0 to 1"),
         (["--cross-fit", "1"], "--cross-fit is 1; expected 2 or more, or 0 for none"),
         (
-            ["--epochs", "0", "--max-suspects", "0"],
-            "--epochs is 0; expected 1 or more; --max-suspects is 0; expected 1 or more",
+            ["--epochs", "1", "--max-suspects", "0"],
+            "--epochs is 1; expected 2 or more: the first learns plainly; --max-suspects is 0; expected 1 or more",
         ),
         (["--seed", "-1"], "--seed is -1; expected 0 to 4294967295"),
         (["--text", "key"], "key can't be a feature: it is the label, the id or trusted; leave it out"),
@@ -262,6 +262,10 @@ def test_a_source_that_is_not_there(tmp_path: Path, capsys: Any) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def unable(*_: Any, **__: Any) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
 def test_folders_that_cannot_take_the_results(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table(tmp_path)
 
@@ -282,7 +286,8 @@ def test_folders_that_cannot_take_the_results(tmp_path: Path, capsys: Any, monke
     assert refused(inside, full) == (
         f"--out is {inside}, inside {full}, which is never changed; expected a folder outside of it"
     )
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert refused(Path("/proc/x")) == "--out is /proc/x, and nothing can be written in /proc; give another folder"
+    monkeypatch.setattr(os, "mkdir", unable)
     new = tmp_path / "new"
     assert refused(new) == f"--out is {new}, and nothing can be written in {tmp_path}; give another folder"
     assert sorted(os.listdir(tmp_path)) == ["full", "t.csv"]

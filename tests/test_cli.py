@@ -162,3 +162,18 @@ def test_output_into_a_full_disk_is_told_once(unbuffered):
     assert result.returncode == 2
     assert result.stderr.startswith(b"vri methods: the disk is full")
     assert result.stderr.count(b"\n") == 1
+
+
+def test_ctrl_c_during_imports_shows_no_traceback(tmp_path: Path) -> None:
+    program = (
+        "import runpy, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'torch': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        f"sys.argv = ['vri', 'clean', {str(tmp_path)!r}, '--out', 'out']\n"
+        "runpy.run_module('vri', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr == "\nstopped; the same command continues where it left off\n"

@@ -12,7 +12,8 @@ import sklearn
 import torch
 
 import vri
-from vri.cli import doctor, main
+from vri.cli import checkup as doctor
+from vri.cli import main
 from vri.core.bilevel import HYPERGRADIENTS
 
 CPU = torch.device("cpu")

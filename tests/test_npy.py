@@ -53,7 +53,7 @@ def test_a_small_file_is_the_same_source_as_an_npz(tmp_path: Path) -> None:
     assert (one.ids, one.labels) == (two.ids, two.labels)
     assert one.describe(7) == two.describe(7)
     np.testing.assert_array_equal(one.trusted, two.trusted)
-    np.testing.assert_array_equal(*(source.make_inputs(tmp_path, None, False) for source in (one, two)))
+    np.testing.assert_array_equal(*(source.make_inputs(tmp_path, None) for source in (one, two)))
     assert main(call(tmp_path, "--epochs", "2")) == 0
     assert (tmp_path / "out" / "label_issues.csv").exists()
 

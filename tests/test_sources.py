@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 def inputs(source: Source, cache: Path = Path("none")) -> Any:
-    return source.make_inputs(cache, CPU, False)
+    return source.make_inputs(cache, CPU)
 
 
 def said(kind: type[Exception], message: str) -> Any:

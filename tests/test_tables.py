@@ -19,7 +19,7 @@ from vri.cli import main
 
 def opened(path: Path, **options: Any) -> tuple[Source, np.ndarray]:
     source = open_source(path, SourceOptions(**({"label": "y"} | options)))
-    return source, np.asarray(source.make_inputs(path.parent, None, False))  # type: ignore[arg-type]
+    return source, np.asarray(source.make_inputs(path.parent, None))  # type: ignore[arg-type]
 
 
 # separators

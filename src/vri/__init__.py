@@ -1,14 +1,14 @@
 """Train any PyTorch classifier on wrongly labelled data: Variational Rectification Inference."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vri import backbones, data, noise, quality
-from vri.methods import METHODS, VRI, CleanOnly, CrossEntropy, FineTuned, Method
-from vri.training.loop import evaluate, train
-from vri.training.selection import Selection
-
 if TYPE_CHECKING:
+    from vri import backbones, data, noise, quality
     from vri.estimator import VRIClassifier, find_label_issues
+    from vri.methods import METHODS, VRI, CleanOnly, CrossEntropy, FineTuned, Method
+    from vri.training.loop import evaluate, train
+    from vri.training.selection import Selection
 
 __version__ = "0.1.0"
 
@@ -30,11 +30,18 @@ __all__ = [
     "train",
 ]
 
+_WHERE = {
+    **dict.fromkeys(("METHODS", "VRI", "CleanOnly", "CrossEntropy", "FineTuned", "Method"), "vri.methods"),
+    **dict.fromkeys(("evaluate", "train"), "vri.training.loop"),
+    **dict.fromkeys(("VRIClassifier", "find_label_issues"), "vri.estimator"),
+    "Selection": "vri.training.selection",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Import scikit-learn and pandas only when they are used."""
-    if name in ("VRIClassifier", "find_label_issues"):
-        from vri import estimator
-
-        return getattr(estimator, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import torch, scikit-learn and pandas only when they are used: `vri --help` needn't wait for them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_WHERE[name]), name) if name in _WHERE else import_module(f"vri.{name}")
+    globals()[name] = found
+    return found

@@ -2,6 +2,9 @@
 
 import sys
 
-from vri.cli import main
+try:
+    from vri.cli import main
 
-sys.exit(main())
+    sys.exit(main())
+except KeyboardInterrupt:  # before anything has begun
+    sys.exit(130)

@@ -23,6 +23,7 @@ from vri.cleaning.folders import list_images
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import ARRAYS, IMAGES, ROWS, TABLE, SourceOptions, check_options, kind_of
 from vri.cleaning.review import make_plan
+from vri.cleaning.state import check_writable
 from vri.cleaning.tables import read_table
 from vri.cleaning.text_tables import JSON_SUFFIXES, read_text_rows
 from vri.data.lists import shorten
@@ -336,6 +337,7 @@ def _check_out(out: Path, path: Path) -> None:
         )
     if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
         raise ValueError(f"--out is {out}, inside {path}, which is never changed; expected a folder outside of it")
+    check_writable(out)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
-from tqdm import tqdm
 
 from vri import backbones
 from vri.data.files import image_folder
 from vri.data.image_files import BrokenImage, Preparation, centre, read_image
 from vri.data.lists import shorten
 from vri.files import atomic_write
+from vri.training.progress import report
 
 THUMBNAIL = 160  # longest side, in pixels
 _MAX_PIXELS = Preparation().max_pixels
@@ -59,13 +58,12 @@ def list_images(root: Path) -> Listing:
     return Listing(root, sound, [path.partition("/")[0] for path in sound], notes)
 
 
-def readable(listing: Listing, size: int | None, progress: bool) -> tuple[Listing, Bytes | None, str]:
+def readable(listing: Listing, size: int | None) -> tuple[Listing, Bytes | None, str]:
     """Read all images: return the readable ones, their pixels, and a hash of the files.
 
     Args:
         listing: the images to read.
         size: side of the squares that the whole pictures are resized to; None leaves the pixels out.
-        progress: show progress on stderr.
 
     Returns:
         The listing without broken images, which its notes name; (n, 3, size, size) bytes or None; the hash.
@@ -73,9 +71,8 @@ def readable(listing: Listing, size: int | None, progress: bool) -> tuple[Listin
     digest = hashlib.sha256()
     prepare = None if size is None else Preparation(size=size, resize=size, keep_ratio=False)
     kept, pixels, broken = [], [], []
-    for index in tqdm(
-        range(len(listing.paths)), "reading images", disable=None if progress else True, file=sys.stderr, leave=False
-    ):
+    for index in range(len(listing.paths)):
+        report(index / len(listing.paths))
         path = listing.root / listing.paths[index]
         content = path.read_bytes()
         digest.update(f"{listing.paths[index]}\0{len(content)}\0".encode())
@@ -128,7 +125,6 @@ def embeddings(
     weights: Path,
     image_size: int,
     device: torch.device,
-    progress: bool,
 ) -> NDArray[np.float32]:
     """Features of all images, (n, d): what the last linear layer of a trained network reads.
 
@@ -138,7 +134,8 @@ def embeddings(
     starts = range(0, len(listing.paths), _CHUNK)
     network: nn.Module | None = None
     parts: list[NDArray[np.float32]] = []
-    for start in tqdm(starts, "features of images", disable=None if progress else True, file=sys.stderr, leave=False):
+    for start in starts:
+        report(start / len(listing.paths))
         file = cache / f"{start:09d}.npy"
         if not file.exists():
             if network is None:

@@ -89,7 +89,7 @@ def checked_device(options: CleanOptions) -> torch.device:
     checks = {
         "confidence": (0 <= options.confidence <= 1, "0 to 1"),
         "cross_fit": (options.cross_fit == 0 or options.cross_fit >= 2, "2 or more, or 0 for none"),
-        "epochs": (options.epochs is None or options.epochs >= 1, "1 or more"),
+        "epochs": (options.epochs is None or options.epochs >= 2, "2 or more: the first learns plainly"),
         "seed": (0 <= options.seed < 2**32, f"0 to {2**32 - 1}"),
         "max_suspects": (options.max_suspects >= 1, "1 or more"),
         "sample": (options.sample is None or options.sample >= 2, "2 or more rows to learn from"),

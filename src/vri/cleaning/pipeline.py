@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +13,17 @@ from numpy.typing import NDArray
 
 from vri.cleaning.cells import escape, write_rows
 from vri.cleaning.npy import open_npy
-from vri.cleaning.options import ROWS, CleanOptions, SourceOptions, check_options, checked_device, kind_of, sort_labels
+from vri.cleaning.options import (
+    IMAGES,
+    ROWS,
+    CleanOptions,
+    SourceOptions,
+    check_options,
+    checked_device,
+    kind_of,
+    sort_labels,
+)
+from vri.cleaning.progress import ENCODING, PAGE, READING, TRAINING, Progress
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
 from vri.cleaning.sources import Source, open_source
 from vri.cleaning.state import (
@@ -30,6 +41,7 @@ from vri.cleaning.state import (
 from vri.cleaning.stream import clean_stream, sample_size
 from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy
 
+_SHOWN = 0.2  # share of the samples that are expected on the page, where they are read again
 _COLUMNS = (
     "id",
     "given_label",
@@ -49,6 +61,7 @@ def clean(
     *,
     fresh: bool = False,
     progress: bool = True,
+    verbose: bool = False,
     command: str = "",
 ) -> Summary:
     """Find the wrong labels of a source and write everything about them to `out`.
@@ -62,21 +75,34 @@ def clean(
         options: how to look for wrong labels.
         fresh: remove an earlier run in `out` first.
         progress: report progress on stderr.
+        verbose: also report there how long each part took.
         command: shown on the page.
     """
-    work = Work(out, options, checked_device(options), progress, command)
+    work = Work(out, options, checked_device(options), Progress(progress), command)
+    summary = _clean(work, path, source_options, fresh)
+    if verbose:
+        work.progress.tell_times()
+    return summary
+
+
+def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -> Summary:
+    out, options = work.out, work.options
     check_out(out, path)
     kind = kind_of(path)
     check_options(path, kind, source_options)
     if options.sample is not None and kind != ROWS:
         raise ValueError("--sample can only be used with an .npy file; leave it out")
-    work.tell(f"reading {path}")
     if kind == ROWS:
         arrays = open_npy(path, source_options)
         sample = options.sample or sample_size(arrays)
         if sample < arrays.rows:
             return clean_stream(work, arrays, sample, fresh)
-    source = open_source(path, source_options, progress)
+    if kind == IMAGES and source_options.weights is None:
+        work.expect_images(sum(file.is_file() for file in path.rglob("*")), source_options.image_size or 32)
+    with work.progress.part(READING):
+        source = open_source(path, source_options)
+    shown = min(len(source.labels), options.max_suspects)
+    work.progress.expect(page=_SHOWN * shown / len(source.labels) * work.progress.times[READING][0])
     work.tell_about(len(source.labels), len(set(source.labels)), _count(source.trusted), source.notes)
     settings = _settings(source, source_options, options)
     again = begin(out, settings, fresh)
@@ -84,13 +110,13 @@ def clean(
     if findings is not None:
         work.tell("everything was trained before; writing the results again (--fresh trains again)")
     else:
-        work.tell(f"{'resuming the' if again else 'starting a'} run in {out}")
+        if again:
+            work.tell(f"resuming the run in {out}")
         findings = _train(work, source)
         save_found(out / STATE / FINDINGS, findings)
     accuracy = Accuracy(None, findings.accuracy, findings.measured_on)
     if options.compare:
         accuracy = work.compare(lambda: _samples(work, source)[0])
-    work.tell("writing the results")
     return _write(work, source, findings, accuracy, settings)
 
 
@@ -102,7 +128,8 @@ def _samples(work: Work, source: Source) -> tuple[Samples, NDArray[np.int64]]:
     labels = np.array(source.labels)
     names, counts = np.unique(labels, return_counts=True)
     rows = np.flatnonzero(np.isin(labels, names[counts > 1]))
-    X = source.make_inputs(work.out / STATE, work.device, work.progress)
+    with work.progress.part(ENCODING) if source.encoded else nullcontext():
+        X = source.make_inputs(work.out / STATE, work.device)
     trusted = None if source.trusted is None else source.trusted[rows]
     return Samples(X[rows], labels[rows], trusted, source.module), rows
 
@@ -110,9 +137,8 @@ def _samples(work: Work, source: Source) -> tuple[Samples, NDArray[np.int64]]:
 def _train(work: Work, source: Source) -> Findings:
     start = time.perf_counter()
     samples, rows = _samples(work, source)
-    folds = work.options.cross_fit
-    work.tell(f"training{f' with {folds}-fold cross-fitting' if folds else ''}")
-    model = work.train(samples, "vri", "vri", folds)
+    with work.progress.part(TRAINING):
+        model = work.train(samples, "vri", "vri", work.options.cross_fit)
     model.save(work.out / CLASSIFIER)
     frame = model.find_label_issues()
     classes = sort_labels(set(source.labels))
@@ -156,12 +182,14 @@ def _write(work: Work, source: Source, found: Findings, accuracy: Accuracy, sett
     changed = found.issue & (found.confidence >= work.options.confidence)
     if source.trusted is not None:
         changed &= ~source.trusted
-    write_rows(work.out / ISSUES, _COLUMNS, (_issue(source, found, i) for i in order.tolist()))
-    write_rows(work.out / CORRECTED, ("id", "label", "given_label", "changed"), _corrected(source, found, changed))
+    with work.progress.part(PAGE):
+        write_rows(work.out / ISSUES, _COLUMNS, (_issue(source, found, i) for i in order.tolist()))
+        write_rows(work.out / CORRECTED, ("id", "label", "given_label", "changed"), _corrected(source, found, changed))
     pairs = np.zeros((len(found.classes), len(found.classes)), np.int64)
     np.add.at(pairs, (given[suspects], found.suggested[suspects]), 1)
     return work.write(
-        (_suspect(source, found, i) for i in suspects[: work.options.max_suspects].tolist()),
+        suspects[: work.options.max_suspects].tolist(),
+        lambda i: _suspect(source, found, i),
         accuracy,
         {
             "changed": int(changed.sum()),

@@ -36,48 +36,49 @@ class Source:
         ids: of the samples: path of an image, cell of the id column, or row number from 0.
         labels: the given ones, as text.
         trusted: which labels are known to be right, or None.
-        make_inputs: makes what `VRIClassifier` learns from, given a folder for caching, a device, and whether to show
-            progress.
+        make_inputs: makes what `VRIClassifier` learns from, given a folder for caching and a device.
         describe: what the page shows of sample i: some of `image`, `fields` and `text`, as in `Suspect`.
         fingerprint: of everything that the inputs and labels depend on.
         module: factory of a network for it, or None for the default one.
         notes: what the user should know, such as what was left out.
+        encoded: whether making the inputs takes long.
     """
 
     name: str
     ids: list[str]
     labels: list[str]
     trusted: Mask | None
-    make_inputs: Callable[[Path, torch.device, bool], Any]
+    make_inputs: Callable[[Path, torch.device], Any]
     describe: Callable[[int], dict[str, Any]]
     fingerprint: str
     module: Callable[[int], nn.Module] | None = None
     notes: list[str] = field(default_factory=list)
+    encoded: bool = False
 
 
-def open_source(path: Path, options: SourceOptions, progress: bool = False) -> Source:
+def open_source(path: Path, options: SourceOptions) -> Source:
     """Read a source and check it; reports every mistake in it."""
     kind = kind_of(path)
     check_options(path, kind, options)
     openers = {IMAGES: _open_images, TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
-    source = openers[kind](path, options, progress)
+    source = openers[kind](path, options)
     source.notes.extend(check_classes(path, Counter(source.labels)))
     if source.trusted is not None and not source.trusted.any():
         raise ValueError("--trusted marks no sample; expected at least one: mark some, or leave it out")
     return source
 
 
-def _open_images(path: Path, options: SourceOptions, progress: bool) -> Source:
+def _open_images(path: Path, options: SourceOptions) -> Source:
     weights = options.weights
     backbone = options.backbone or ("small_cnn" if weights is None else "resnet50")
     size = options.image_size or (32 if weights is None else 224)
     folders.check_backbone(backbone, size, weights)
-    listing, pixels, digest = folders.readable(folders.list_images(path), size if weights is None else None, progress)
+    listing, pixels, digest = folders.readable(folders.list_images(path), size if weights is None else None)
 
-    def make_inputs(cache: Path, device: torch.device, progress: bool) -> Any:
+    def make_inputs(cache: Path, device: torch.device) -> Any:
         if weights is None:
             return pixels
-        return folders.embeddings(listing, cache / "features", backbone, weights, size, device, progress)
+        return folders.embeddings(listing, cache / "features", backbone, weights, size, device)
 
     return Source(
         name=path.resolve().name,
@@ -89,10 +90,11 @@ def _open_images(path: Path, options: SourceOptions, progress: bool) -> Source:
         fingerprint=digest if weights is None else f"{digest} {file_hash(weights)}",
         module=folders.Backbone(backbone, size, options.seed) if weights is None else None,
         notes=listing.notes,
+        encoded=weights is not None,
     )
 
 
-def _open_table(path: Path, options: SourceOptions, progress: bool) -> Source:
+def _open_table(path: Path, options: SourceOptions) -> Source:
     table = read_table(path, options.encoding or "utf-8", options.separator)
     label, labels = table.labels(options.label)
     ids = table.ids(options.id)
@@ -120,14 +122,14 @@ def _open_table(path: Path, options: SourceOptions, progress: bool) -> Source:
         ids=ids,
         labels=labels,
         trusted=trusted,
-        make_inputs=lambda cache, device, progress: found.X,
+        make_inputs=lambda cache, device: found.X,
         describe=describe,
         fingerprint=" ".join(file_hash(file) for file in (sorted(path.glob("*.arrow")) if path.is_dir() else [path])),
         notes=[f"learning from {shorten(found.names)} ({len(found.names)} columns)", *found.notes],
     )
 
 
-def _open_npz(path: Path, options: SourceOptions, progress: bool) -> Source:
+def _open_npz(path: Path, options: SourceOptions) -> Source:
     arrays = read_arrays(path, options)
     ids = arrays.id_texts()
     trusted = None
@@ -148,13 +150,13 @@ def _open_npz(path: Path, options: SourceOptions, progress: bool) -> Source:
         ids=ids,
         labels=arrays.label_texts(),
         trusted=trusted,
-        make_inputs=lambda cache, device, progress: X,
+        make_inputs=lambda cache, device: X,
         describe=describe,
         fingerprint=file_hash(path),
     )
 
 
-def _open_npy(path: Path, options: SourceOptions, progress: bool) -> Source:
+def _open_npy(path: Path, options: SourceOptions) -> Source:
     files = open_npy(path, options)
     labels, ids = files.label_texts(), files.id_texts()
     check_unique(ids, str(options.id))
@@ -165,7 +167,7 @@ def _open_npy(path: Path, options: SourceOptions, progress: bool) -> Source:
         ids=ids,
         labels=labels,
         trusted=None if files.trusted is None else files.marks(0, files.rows),
-        make_inputs=lambda cache, device, progress: X,
+        make_inputs=lambda cache, device: X,
         describe=lambda i: {"fields": first_numbers("X", X[i])},
         fingerprint=" ".join(file_hash(file.path) for file in used),
     )

@@ -1,10 +1,10 @@
 """What `vri clean` keeps in DIR/state, so that the same command resumes where it was stopped."""
 
 import json
-import os
 import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
@@ -94,14 +94,22 @@ def check_out(out: Path, source: Path) -> None:
         raise NotADirectoryError(f"--out is {out}, a file; expected a folder: give another name")
     if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"--out is {out}, inside {source}, which is never changed; expected a folder outside of it")
-    parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise PermissionError(f"--out is {out}, and nothing can be written in {parent}; give another folder")
+    check_writable(out)
     foreign = any(path.is_file() and path.suffix != ".tmp" for path in out.rglob("*"))  # .tmp: left by a killed run
     if foreign and not (out / STATE / _SETTINGS).exists():
         raise ValueError(
             f"--out is {out}, which has other files in it; expected a new or empty folder: give another name"
         )
+
+
+def check_writable(out: Path) -> None:
+    """Check that the folder can be made and written to, by a try: permissions don't tell everything."""
+    parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    try:
+        with TemporaryDirectory(dir=parent, prefix=".vri."):
+            pass
+    except OSError:
+        raise PermissionError(f"--out is {out}, and nothing can be written in {parent}; give another folder") from None
 
 
 def begin(out: Path, settings: dict[str, Any], fresh: bool) -> bool:

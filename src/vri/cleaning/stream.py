@@ -1,7 +1,6 @@
 """`vri clean` on an .npy file that does not fit in memory: learn from a sample of its rows, judge all in parts."""
 
 import importlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -14,11 +13,11 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from vri import quality
 from vri.cleaning.arrow import parquet_library
 from vri.cleaning.npy import Indices, NpySource, chunks
+from vri.cleaning.progress import JUDGING, READING, TRAINING
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
 from vri.cleaning.sources import file_hash, first_numbers
 from vri.cleaning.state import CLASSIFIER, CORRECTED, ISSUES, STATE, begin, load_found, save_found
@@ -26,6 +25,7 @@ from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy
 from vri.core.randomness import derive_seed
 from vri.estimator import VRIClassifier
 from vri.files import atomic_write
+from vri.training.progress import report
 
 _IN_MEMORY = (200_000, 2**30)  # rows, and bytes in single precision, up to which a file is not streamed
 _TRAINING = 1.4e9  # bytes that training on a sample may take: about eight copies of the sample and its probabilities
@@ -81,16 +81,15 @@ def clean_stream(work: Work, source: NpySource, sample: int, fresh: bool) -> Sum
     again = begin(work.out, settings, fresh)
     learned = load_found(work.out / STATE / _LEARNED, Learned) if (work.out / CLASSIFIER).exists() else None
     if learned is None:
-        work.tell(f"{'resuming the' if again else 'starting a'} run in {work.out}")
+        if again:
+            work.tell(f"resuming the run in {work.out}")
         learned = _learn(work, source, sample)
         save_found(work.out / STATE / _LEARNED, learned)
     accuracy = Accuracy(None, learned.accuracy, learned.measured_on)
     if work.options.compare:
         accuracy = work.compare(lambda: _take(source, _draw(source, sample, work.options.seed)))
-    work.tell("judging all rows")
     parts = [range(start, min(start + size, source.rows)) for start in range(0, source.rows, size)]
     _judge(work, source, learned, parts)
-    work.tell("writing the results")
     return _write(work, source, learned, accuracy, parts, settings)
 
 
@@ -113,9 +112,11 @@ def _settings(work: Work, source: NpySource, sample: int, size: int) -> dict[str
 def _learn(work: Work, source: NpySource, sample: int) -> Learned:
     start, seed = time.perf_counter(), work.options.seed
     rows = _draw(source, sample, seed)
-    work.tell(f"training on {len(rows):,} of {source.rows:,} rows")
-    samples = _take(source, rows)
-    model = work.train(samples, "vri", "vri", evidence="network")  # which judges rows as they stream by
+    work.tell(f"  learning from {len(rows):,} of {source.rows:,} rows")
+    with work.progress.part(READING):
+        samples = _take(source, rows)
+    with work.progress.part(TRAINING):
+        model = work.train(samples, "vri", "vri", evidence="network")  # which judges rows as they stream by
     model.save(work.out / CLASSIFIER)
     accuracy = own_accuracy(model, samples)
     del samples, model
@@ -264,17 +265,14 @@ def _judge(work: Work, source: NpySource, learned: Learned, parts: list[range]) 
         k for k in range(len(parts)) if not all(_file(work.out, name, k).exists() for name in (ISSUES, CORRECTED))
     ]
     judge = Judge(work, source)
-    done = source.rows - sum(len(parts[k]) for k in missing)
-    pause = 0.1 if sys.stderr is not None and sys.stderr.isatty() else 10
-    quiet = not (work.progress and missing)
-    with tqdm(total=source.rows, initial=done, unit=" rows", unit_scale=True, mininterval=pause, disable=quiet) as bar:
-        for k in missing:
+    with work.progress.part(JUDGING):
+        for number, k in enumerate(missing):
+            report(number / len(missing))
             tables = judge.tables(parts[k], learned, work.options.confidence)
             for name, table in zip((ISSUES, CORRECTED), tables, strict=True):
                 _file(work.out, name, k).parent.mkdir(exist_ok=True)
                 with atomic_write(_file(work.out, name, k)) as file:
                     parquet_library(work.out).write_table(table, file)
-            bar.update(len(parts[k]))
 
 
 def _file(out: Path, name: str, part: int) -> Path:
@@ -310,7 +308,8 @@ def _write(
     matrix = np.eye(len(source.classes))
     matrix[np.ix_(judged, judged)] = learned.transitions
     return work.write(
-        (_suspect(source, found) for found in worst[0].to_dict("records")),
+        worst[0].to_dict("records"),
+        lambda found: _suspect(source, found),
         accuracy,
         {
             "changed": changed,

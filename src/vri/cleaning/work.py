@@ -3,8 +3,7 @@
 import json
 import math
 import platform
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,12 +16,16 @@ from torch import nn
 
 import vri
 from vri.cleaning.options import CleanOptions
+from vri.cleaning.progress import PAGE, TRAINING, Progress
 from vri.cleaning.report import Summary, Suspect, write_report
 from vri.cleaning.state import REPORT, STATE, SUMMARY
 from vri.estimator import VRIClassifier
+from vri.estimator.fitting import schedule
 from vri.files import atomic_write
+from vri.training.progress import portion, report
 
 ENOUGH_TRUSTED = 30  # trusted samples to measure accuracy on; with fewer, all given labels say more
+_STEP = 4e-4  # seconds that the small network takes for an image of 32 × 32 in an epoch, on one core
 _COMPARISON = "comparison.json"
 
 Mask = NDArray[np.bool_]
@@ -60,24 +63,30 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Work:
-    """One call of `vri clean`: where its results go, how to get them, and whether to report progress on stderr."""
+    """One call of `vri clean`: where its results go, how to get them, and how far it is."""
 
     out: Path
     options: CleanOptions
     device: torch.device
-    progress: bool
+    progress: Progress
     command: str
 
     def tell(self, line: str) -> None:
-        """Report progress."""
-        if self.progress:
-            print(line, file=sys.stderr)
+        """Tell the user something."""
+        self.progress.tell(line)
 
     def tell_about(self, samples: int, classes: int, trusted: int, notes: Iterable[str]) -> None:
-        """Report what was read."""
+        """Tell what was read."""
         for note in notes:
             self.tell(f"  {note}")
         self.tell(f"  {samples:,} samples, {classes:,} labels, {trusted:,} trusted")
+
+    def expect_images(self, count: int, size: int) -> None:
+        """Say roughly how long training on images will take, before it has begun."""
+        epochs, _ = schedule(max(count, 1), self.options.epochs, None, normalised=True)
+        trainings = 1 + (self.options.cross_fit or (3 if count <= 1000 else 0))
+        trainings += 2 * self.options.compare
+        self.progress.expect(training=trainings * epochs * count * _STEP * (size / 32) ** 2)
 
     def train(
         self, samples: Samples, method: str, folder: str, cross_fit: int = 0, evidence: str = "auto"
@@ -91,7 +100,6 @@ class Work:
             evidence=evidence,
             random_state=self.options.seed,
             device=str(self.device),
-            verbose=int(self.progress),
             checkpoint_dir=self.out / STATE / folder,
         )
         return classifier.fit(samples.X, samples.given, trusted=samples.trusted)
@@ -105,10 +113,11 @@ class Work:
         held = _a_fifth(everything.given, self.options.seed)
         rest, measured = everything.part(~held), everything.part(held)
         del everything  # it may be a quarter of the memory
-        self.tell("training without a fifth of the samples, to measure accuracy on it")
-        ours = self.train(rest, "vri", "held-out").predict(measured.X)
-        self.tell("training plainly on the given labels, to compare")
-        plain = self.train(rest, "cross-entropy", "plain", evidence="network").predict(measured.X)
+        with self.progress.part(TRAINING):
+            with portion(0, 0.7):
+                ours = self.train(rest, "vri", "held-out").predict(measured.X)
+            with portion(0.7, 1):
+                plain = self.train(rest, "cross-entropy", "plain", evidence="network").predict(measured.X)
         scored, measured_on = _scored(measured, "held out")
         right = measured.given[scored]
         found = Accuracy(float(np.mean(plain[scored] == right)), float(np.mean(ours[scored] == right)), measured_on)
@@ -116,8 +125,18 @@ class Work:
             file.write(json.dumps(asdict(found)).encode())
         return found
 
-    def write(self, suspects: Iterable[Suspect], accuracy: Accuracy, more: Mapping[str, Any], **found: Any) -> Summary:
-        """Write the page, and summary.json with `more` in it; `found` has the other fields of the summary."""
+    def write(
+        self,
+        suspects: Sequence[Any],
+        suspect: Callable[[Any], Suspect],
+        accuracy: Accuracy,
+        more: Mapping[str, Any],
+        **found: Any,
+    ) -> Summary:
+        """Write the page, and summary.json with `more` in it.
+
+        `suspect` makes what the page shows of each of the suspects; `found` has the other fields of the summary.
+        """
         summary = Summary(
             **found,
             accuracy_before=accuracy.plain,
@@ -129,11 +148,19 @@ class Work:
         packages = ("torch", "numpy", "scikit-learn", "pandas")
         versions = {"vri": vri.__version__, "python": platform.python_version()}
         versions |= {name: metadata.version(name) for name in packages}
+        with self.progress.part(PAGE):
+            write_report(self.out / REPORT, summary, _counted(map(suspect, suspects), len(suspects)))
         content = asdict(summary) | {"confidence": self.options.confidence, **more, "versions": versions}
         with atomic_write(self.out / SUMMARY) as file:
             file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
-        write_report(self.out / REPORT, summary, suspects)
         return summary
+
+
+def _counted(suspects: Iterable[Suspect], count: int) -> Iterator[Suspect]:
+    """The suspects, with progress."""
+    for number, suspect in enumerate(suspects):
+        report(number / count)
+        yield suspect
 
 
 def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:

@@ -12,7 +12,6 @@ from typing import Any
 
 from vri import __version__
 from vri.cli import apply, bench, clean, data, demo, doctor, methods, noise, reproduce, train
-from vri.core.checks import DivergenceError
 
 COMMANDS = (clean, apply, demo, train, methods, data, noise, bench, reproduce, doctor)  # in the order of --help
 
@@ -36,7 +35,7 @@ def _run(options: argparse.Namespace) -> int:
             return 128 + signal.SIGPIPE
         print(f"vri {options.command}: {_reason(error)}", file=sys.stderr)
         return 2
-    except DivergenceError as error:
+    except FloatingPointError as error:  # training produced NaN or Inf
         print(f"vri {options.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

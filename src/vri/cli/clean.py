@@ -66,6 +66,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--fresh", action="store_true", help="remove an earlier run in DIR and start again")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--verbose", action="store_true", help="also print how long each part took")
     parser.set_defaults(run=_run)
 
 
@@ -86,6 +87,7 @@ def _run(options: argparse.Namespace) -> int:
         CleanOptions(compare=options.compare, **{name: given[name] for name in _SEARCH if name in given}),
         fresh=options.fresh,
         progress=not options.quiet,
+        verbose=options.verbose,
         command=shlex.join([*command, "--compare"] if options.compare else command),
     )
     print(describe(summary, options.out))

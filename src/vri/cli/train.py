@@ -114,7 +114,7 @@ def _summary(record: dict[str, Any], out: Path) -> str:
     if record["last"] is not None:
         lines.append(
             f"test accuracy {100 * record['last']:.2f} % in the last epoch, "
-            f"{100 * record['last_10_mean']:.2f} % on average over the last 10"
+            f"{100 * record['last_10_mean']:.2f} % on average over the last {min(10, len(record['epochs']))}"
         )
     lines.append(f"{record['seconds']:.0f} s, {record['peak_memory_mb']:.0f} MB; everything is in {out}/")
     return "\n".join(lines)

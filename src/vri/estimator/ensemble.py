@@ -19,6 +19,7 @@ from vri.estimator.evidence import Fit, Floats, Fold, Labels, Pool, cross_fit
 from vri.estimator.labels import Mask
 from vri.estimator.members import MEMBERS, Member
 from vri.estimator.noise_model import Judgement, NoiseModel
+from vri.training.progress import portion
 
 NETWORK = "network"
 NAMES = (NETWORK, *MEMBERS)
@@ -127,7 +128,9 @@ def gather(
     """Evidence of members of these names about the given labels."""
     targets = np.eye(classes)[given]
     fits = {name: network if name == NETWORK else _fit_of(name, views, seed) for name in names}
-    said = cross_fit({name: fit for name, fit in fits.items() if fit is not None}, targets, folds, _as_labels)
+    alone = list(names) == [NETWORK]
+    with portion(0, 1 if alone else 0.5):
+        said = cross_fit({name: fit for name, fit in fits.items() if fit is not None}, targets, folds, _as_labels)
     if list(said) == [NETWORK]:  # it has doubted the labels while it learned from them
         pool = Pool.fit(list(said.values()), targets)
         pooled = pool(list(said.values()))
@@ -137,7 +140,8 @@ def gather(
     judgement = noise_model.judge(pooled, given, trusted, seed)
     again = [name for name in said if name != NETWORK]
     corrected = judgement.beliefs
-    once_more = cross_fit({name: _fit_of(name, views, seed) for name in again}, corrected, folds)
+    with portion(0.5, 1):
+        once_more = cross_fit({name: _fit_of(name, views, seed) for name in again}, corrected, folds)
     said = {name: once_more.get(name, p) for name, p in said.items() if name in once_more or name == NETWORK}
     pool = Pool.fit(list(said.values()), corrected)
     pooled = pool(list(said.values()))

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from vri.training.progress import portion
+
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Fold = tuple[Labels, Labels]  # rows to learn from, rows held out
@@ -90,17 +92,23 @@ def cross_fit(
     """
     found: dict[str, Floats] = {}
     rows, held = folds[0]
-    first = {name: fit(rows, held, targets, 0) for name, fit in members.items()}
+    first = {}
+    for place, (name, fit) in enumerate(members.items()):
+        with portion(place / len(members) / len(folds), (place + 1) / len(members) / len(folds)):
+            first[name] = fit(rows, held, targets, 0)
     names = list(first)
     if len(held) >= _RACE and len(names) > 1 and len(folds) > 1:
         said = [p if as_labels is None else as_labels(name, p, targets[held]) for name, p in first.items()]
         weights = Pool.fit(said, targets[held]).weights
         names = [name for name, w in zip(first, weights, strict=True) if w >= _FEW * weights.sum()]
-    for name in names:
+    share = (1 - 1 / len(folds)) / max(1, len(names) * (len(folds) - 1))  # of the work, for each that is left
+    for place, name in enumerate(names):
         found[name] = np.zeros_like(targets)
         found[name][held] = first[name]
         for number, (rows_, held_) in enumerate(folds[1:], 1):
-            found[name][held_] = members[name](rows_, held_, targets, number)
+            begin = 1 / len(folds) + share * (place * (len(folds) - 1) + number - 1)
+            with portion(begin, begin + share):
+                found[name][held_] = members[name](rows_, held_, targets, number)
     return found
 
 

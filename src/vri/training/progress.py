@@ -1,9 +1,12 @@
-"""What a run shows while it trains: a bar or lines on stderr, and TensorBoard events."""
+"""What a run shows while it trains: a bar or lines on stderr, and TensorBoard events; or nothing, where all that is
+going on is shown together: see `watched`.
+"""
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +16,40 @@ Row = dict[str, float | int | None]  # one epoch of a history
 
 _LIVE = ("loss", "meta_loss", "test_accuracy")  # what the bar and the lines show
 _REFRESH = 0.2  # seconds between two updates of the bar's numbers
+
+Watcher = Callable[[float, str | None], None]  # is told the share of the work that is done, and what comes now
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(watcher: Watcher | None) -> Iterator[None]:
+    """Tell a function how far everything inside is; trainings then show nothing themselves."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def is_watched() -> bool:
+    """Whether someone shows progress already."""
+    return _watcher.get() is not None
+
+
+def report(done: float, doing: str | None = None) -> None:
+    """Tell the watcher, if there is one, the share of the work that is done, and what comes now if that is new."""
+    if (watcher := _watcher.get()) is not None:
+        watcher(done, doing)
+
+
+@contextmanager
+def portion(first: float, last: float) -> Iterator[None]:
+    """What is done inside takes the whole work from one share to another."""
+    outer = _watcher.get()
+    with watched(None if outer is None else lambda done, doing: outer(first + (last - first) * done, doing)):
+        report(0.0)
+        yield
+        report(1.0)
 
 
 class Reporter:
@@ -28,6 +65,7 @@ class Reporter:
 
     def __init__(self, enabled: bool, total: int, done: int, epochs: int, writer: Any = None) -> None:
         terminal = sys.stderr is not None and sys.stderr.isatty()
+        enabled &= not is_watched()
         self.total, self.epochs = total, epochs
         self._lines = enabled and not terminal
         self._bar: tqdm[Any] | None = None
@@ -36,7 +74,7 @@ class Reporter:
         self._writer = writer
         self._live: Row = {}
         self._shown = self._started = time.monotonic()
-        self._done = done
+        self._done = self._steps = done
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +90,8 @@ class Reporter:
 
     def step(self, metrics: Mapping[str, float]) -> None:
         """One step is done."""
+        self._steps += 1
+        report(self._steps / self.total)
         if self._bar is None:
             return
         self._bar.update()
