@@ -35,7 +35,7 @@ from vri.methods.glc import GLC
 from vri.methods.jnpl import JNPL
 from vri.methods.jocor import JoCoR
 from vri.methods.label_smoothing import LabelSmoothing, smoothed_cross_entropy
-from vri.methods.mixup import Mixup
+from vri.methods.mixup import Mixup, draw_mixture
 from vri.methods.ncr import NCR
 from vri.methods.peer_loss import PeerLoss
 from vri.methods.pes import PES
@@ -253,8 +253,9 @@ def test_settings_are_options_with_which_it_was_built(name: str) -> None:
 def test_mixup_draws_from_its_beta_distribution() -> None:
     """Mean ½ and variance 1 / 4(2α + 1), in other orders each time."""
     for alpha in (0.5, 1.0, 8.0):
-        method = build(Mixup, alpha=alpha)
-        shares, orders = zip(*(method._draw(5) for _ in range(1500)), strict=True)
+        generator, device = torch.Generator().manual_seed(0), torch.device("cpu")
+        draws = [draw_mixture(alpha, 5, generator, device) for _ in range(1500)]
+        shares, orders = zip(*draws, strict=True)
         drawn = torch.tensor(shares)
         assert float(drawn.mean()) == pytest.approx(0.5, abs=0.03)
         assert float(drawn.var()) == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.1)
@@ -265,7 +266,7 @@ def test_mixup_step_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     net = network(dropout=0.0)
     literal, order = copy.deepcopy(net), torch.tensor([3, 0, 5, 1, 2, 4])
     method = Mixup(net, CLASSES, torch.optim.SGD(net.parameters(), lr=0.1))
-    monkeypatch.setattr(method, "_draw", lambda count: (0.7, order))
+    monkeypatch.setattr("vri.methods.mixup.draw_mixture", lambda *_: (0.7, order))
     metrics = method.step((X[:6], Y[:6]))
     logits = literal(0.7 * X[:6] + 0.3 * X[order])
     targets = 0.7 * F.one_hot(Y[:6], CLASSES) + 0.3 * F.one_hot(Y[order], CLASSES)

@@ -11,7 +11,6 @@ from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
 
 
 def soft_bootstrapping(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
@@ -61,15 +60,11 @@ class Bootstrapping(CrossEntropy):
         **options: Any,
     ) -> None:
         beta = (0.8 if hard else 0.95) if beta is None else beta
-        check_options("Bootstrapping", beta=(beta, 0 < beta <= 1, "a number in (0, 1]"))
+        self.hard = self.option("hard", hard)
+        self.beta = self.option("beta", beta, "a number in (0, 1]")
         super().__init__(model, num_classes, optimizer, **options)
-        self.hard, self.beta = hard, beta
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on the mixed labels."""
         loss = hard_bootstrapping if self.hard else soft_bootstrapping
         return self.descend(batch, lambda z, y: loss(z, y, self.beta))
-
-    def settings(self) -> dict[str, Any]:
-        """What the labels are mixed with, and by how much."""
-        return {"hard": self.hard, "beta": self.beta}

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import Parameters
-from vri.methods.base import Method, Metrics, accuracy, read_metrics
-from vri.methods.options import check_options
+from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.options import Configured
 
 
 def critical_gradient(parameters: Mapping[str, Tensor], gradient: Parameters, kept: float, factor: float) -> Parameters:
@@ -27,7 +27,7 @@ def critical_gradient(parameters: Mapping[str, Tensor], gradient: Parameters, ke
     return {n: factor * g * (scores[n] >= bound) if n in scores else g for n, g in gradient.items()}
 
 
-class CDR(Method):
+class CDR(Configured):
     """Take steps of cross-entropy on the critical parameters only.
 
     The share 1 − τ of the weights with the largest |w·∂L/∂w| is critical: their gradient is multiplied by 1 − τ. The
@@ -61,9 +61,8 @@ class CDR(Method):
         noise_rate: float = 0.2,
         **options: Any,
     ) -> None:
-        check_options("CDR", noise_rate=(noise_rate, 0 <= noise_rate < 1, "a number in [0, 1)"))
+        self.noise_rate = self.option("noise_rate", noise_rate, "a number in [0, 1)")
         super().__init__(model, num_classes, optimizer, **options)
-        self.noise_rate = noise_rate
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step on the critical parameters."""
@@ -74,7 +73,3 @@ class CDR(Method):
         kept = 1 - self.noise_rate
         self.classifier.update(critical_gradient(self.classifier.parameters, gradient, kept, kept))
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """τ."""
-        return {"noise_rate": self.noise_rate}

@@ -10,7 +10,6 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.losses import sample_losses
-from vri.methods.options import check_options
 from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
 
 
@@ -49,14 +48,10 @@ class CoTeaching(TwoNetworks):
         exponent: float = 1.0,
         **options: Any,
     ) -> None:
-        check_options(
-            "CoTeaching",
-            noise_rate=(noise_rate, 0 <= noise_rate < 1, "a number in [0, 1)"),
-            num_gradual=(num_gradual, num_gradual >= 1, "at least 1"),
-            exponent=(exponent, exponent > 0, "more than 0"),
-        )
+        self.noise_rate = self.option("noise_rate", noise_rate, "a number in [0, 1)")
+        self.num_gradual = self.option("num_gradual", num_gradual, "at least 1")
+        self.exponent = self.option("exponent", exponent, "more than 0")
         super().__init__(model, num_classes, optimizer, **options)
-        self.noise_rate, self.num_gradual, self.exponent = noise_rate, num_gradual, exponent
         self.forget = 0.0  # 1 − R(T)
         self.saved += ["forget"]
 
@@ -68,26 +63,10 @@ class CoTeaching(TwoNetworks):
         """One step of each network on the other's small-loss samples."""
         inputs, labels = self.classifier.unpack(batch, "training")
         forwards = self.forwards(inputs)
-        mine, others = (smallest(sample_losses(f.detached.logits, labels), self.forget) for f in forwards)
-        (loss, gradient), (second_loss, second_gradient) = (
-            classifier.loss_gradient(forward, partial(_loss_at, kept, labels))
-            for classifier, forward, kept in zip(self.classifiers, forwards, (others, mine), strict=True)
-        )
-        metrics = read_metrics(
-            forwards[0],
-            loss=loss,
-            second_loss=second_loss,
-            accuracy=accuracy(forwards[0].outputs.logits, labels),
-            kept=len(mine) / len(labels),
-            disagreement=disagreement(forwards).double().mean(),
-        )
-        for classifier, found in zip(self.classifiers, (gradient, second_gradient), strict=True):
-            classifier.update(found)
-        return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """The schedule of R."""
-        return {"noise_rate": self.noise_rate, "num_gradual": self.num_gradual, "exponent": self.exponent}
+        logits = [forward.detached.logits for forward in forwards]
+        mine, others = (smallest(sample_losses(z, labels), self.forget) for z in logits)
+        losses = [partial(_loss_at, kept, labels) for kept in (others, mine)]
+        return self.descend_both(forwards, losses, logits, labels, kept=len(mine) / len(labels))
 
 
 class CoTeachingPlus(CoTeaching):
@@ -124,9 +103,8 @@ class CoTeachingPlus(CoTeaching):
         warmup_epochs: int = 20,
         **options: Any,
     ) -> None:
-        check_options("CoTeachingPlus", warmup_epochs=(warmup_epochs, warmup_epochs >= 0, "0 or more"))
+        self.warmup_epochs = self.option("warmup_epochs", warmup_epochs, "0 or more")
         super().__init__(model, num_classes, optimizer, **options)
-        self.warmup_epochs = warmup_epochs
         self.warming = warmup_epochs > 0
         self.saved += ["warming"]
 
@@ -141,14 +119,15 @@ class CoTeachingPlus(CoTeaching):
             return super().step(batch, meta_batch)
         inputs, labels = self.classifier.unpack(batch, "training")
         forwards = self.forwards(inputs)
-        places = disagreement(forwards).nonzero().squeeze(1)
-        losses = [sample_losses(forward.detached.logits, labels) for forward in forwards]
+        logits = [forward.detached.logits for forward in forwards]
+        places = disagreement(logits).nonzero().squeeze(1)
+        losses = [sample_losses(z, labels) for z in logits]
         mine, others = (places[smallest(loss[places], self.forget)] for loss in losses)
         metrics = read_metrics(
             forwards[0],
             loss=losses[0].mean(),
             second_loss=losses[1].mean(),
-            accuracy=accuracy(forwards[0].outputs.logits, labels),
+            accuracy=accuracy(logits[0], labels),
             kept=len(mine) / len(labels),
             disagreement=len(places) / len(labels),
         )
@@ -158,10 +137,6 @@ class CoTeachingPlus(CoTeaching):
                 _, gradient = classifier.loss_gradient(forward, partial(self._loss_where, chosen, labels))
                 classifier.update(gradient)
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """Those of co-teaching, and the warm-up."""
-        return super().settings() | {"warmup_epochs": self.warmup_epochs}
 
     def _loss_where(self, chosen: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
         return self.mean_where(sample_losses(logits, labels), chosen)

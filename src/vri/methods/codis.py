@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Metrics
 from vri.methods.losses import sample_losses
-from vri.methods.options import check_options
-from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
+from vri.methods.two_networks import TwoNetworks, forget_rate, smallest
 
 
 def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
@@ -57,14 +56,10 @@ class CoDis(TwoNetworks):
         discrepancy_weight: float = 0.15,
         **options: Any,
     ) -> None:
-        check_options(
-            "CoDis",
-            noise_rate=(noise_rate, 0 <= noise_rate < 1, "a number in [0, 1)"),
-            num_gradual=(num_gradual, num_gradual >= 1, "at least 1"),
-            discrepancy_weight=(discrepancy_weight, discrepancy_weight >= 0, "0 or more"),
-        )
+        self.noise_rate = self.option("noise_rate", noise_rate, "a number in [0, 1)")
+        self.num_gradual = self.option("num_gradual", num_gradual, "at least 1")
+        self.discrepancy_weight = self.option("discrepancy_weight", discrepancy_weight, "0 or more")
         super().__init__(model, num_classes, optimizer, **options)
-        self.noise_rate, self.num_gradual, self.discrepancy_weight = noise_rate, num_gradual, discrepancy_weight
         self.forget = 0.0  # 1 − R(T)
         self.saved += ["forget"]
 
@@ -80,29 +75,11 @@ class CoDis(TwoNetworks):
 
         losses = partial(self._losses, labels)
         mine, others = (smallest(losses(b, a), self.forget) for a, b in (logits, logits[::-1]))
-        (loss, gradient), (second_loss, second_gradient) = (
-            classifier.loss_gradient(forward, partial(_mean_at, kept, partial(losses, other)))
-            for classifier, forward, kept, other in zip(
-                self.classifiers, forwards, (others, mine), logits[::-1], strict=True
-            )
-        )
-        metrics = read_metrics(
-            forwards[0],
-            loss=loss,
-            second_loss=second_loss,
-            accuracy=accuracy(logits[0], labels),
-            kept=len(mine) / len(labels),
-            disagreement=disagreement(forwards).double().mean(),
-            discrepancy=jensen_shannon(logits[0], logits[1]).mean(),
-        )
-        for classifier, found in zip(self.classifiers, (gradient, second_gradient), strict=True):
-            classifier.update(found)
-        return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """The schedule of R and λ."""
-        names = ("noise_rate", "num_gradual", "discrepancy_weight")
-        return {name: getattr(self, name) for name in names}
+        chosen = zip((others, mine), logits[::-1], strict=True)
+        means = [partial(_mean_at, kept, partial(losses, other)) for kept, other in chosen]
+        discrepancy = jensen_shannon(logits[0], logits[1]).mean()
+        kept = len(mine) / len(labels)
+        return self.descend_both(forwards, means, logits, labels, kept=kept, discrepancy=discrepancy)
 
     def _losses(self, labels: Tensor, other: Tensor, logits: Tensor) -> Tensor:
         """ℓ of one network (n,), given the other's logits."""

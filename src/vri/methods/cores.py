@@ -11,7 +11,6 @@ from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot, sample_losses
-from vri.methods.options import check_options
 from vri.methods.restart import go_back, starting_point
 from vri.methods.views import concatenate, split_views
 
@@ -65,16 +64,12 @@ class CORES(CrossEntropy):
         restart: bool = True,
         **options: Any,
     ) -> None:
-        check_options(
-            "CORES",
-            beta=(beta, beta >= 0, "0 or more"),
-            threshold=(threshold, threshold <= 0, "0 or less"),
-            consistency=(consistency, consistency >= 0, "0 or more"),
-            sieve_share=(sieve_share, 0 < sieve_share <= 1, "a number in (0, 1]"),
-        )
+        self.beta = self.option("beta", beta, "0 or more")
+        self.threshold = self.option("threshold", threshold, "0 or less", threshold <= 0)
+        self.consistency = self.option("consistency", consistency, "0 or more")
+        self.sieve_share = self.option("sieve_share", sieve_share, "a number in (0, 1]")
+        self.restart = self.option("restart", restart)
         super().__init__(model, num_classes, optimizer, **options)
-        self.beta, self.threshold, self.consistency = beta, threshold, consistency
-        self.sieve_share, self.restart = sieve_share, restart
         self.kept = self.remember("kept", fill=1.0)  # v (size,)
         zeros = torch.zeros(num_classes, device=self.classifier.device, dtype=self.classifier.dtype)
         self.counts, self.prior = zeros, zeros + 1 / num_classes  # labels kept in this epoch, and π
@@ -123,11 +118,6 @@ class CORES(CrossEntropy):
         index = self.kept.index(batch)
         weak, strong = split_views(inputs, 2)
         return self._consist(weak, strong, labels, index) if self.second_phase else self._sieve(weak, labels, index)
-
-    def settings(self) -> dict[str, Any]:
-        """Strengths and phases."""
-        names = ("beta", "threshold", "consistency", "sieve_share", "restart")
-        return {name: getattr(self, name) for name in names}
 
     def _sieve(self, inputs: Any, labels: Tensor, index: Tensor) -> Metrics:
         """One step of the first phase."""

@@ -8,10 +8,11 @@ from torch import nn
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Cost, Method, Metrics, Rates
+from vri.methods.base import Cost, Metrics, Rates
+from vri.methods.options import Configured
 
 
-class CrossEntropy(Method):
+class CrossEntropy(Configured):
     """Train on the noisy labels as if they were right."""
 
     name = "cross-entropy"

@@ -9,7 +9,6 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.losses import sample_losses
-from vri.methods.options import check_options
 from vri.methods.two_networks import TwoNetworks, disagreement
 
 
@@ -44,16 +43,15 @@ class Decoupling(TwoNetworks):
         least_share: float = 0.1,
         **options: Any,
     ) -> None:
-        check_options("Decoupling", least_share=(least_share, 0 <= least_share <= 1, "a number in [0, 1]"))
+        self.least_share = self.option("least_share", least_share, "a number in [0, 1]")
         super().__init__(model, num_classes, optimizer, **options)
-        self.least_share = least_share
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of each network on the samples of disagreement."""
         inputs, labels = self.classifier.unpack(batch, "training")
         forwards = self.forwards(inputs)
-        logits = forwards[0].detached.logits
-        differs = disagreement(forwards).to(logits.dtype)  # (n,)
+        logits, others = (forward.detached.logits for forward in forwards)
+        differs = disagreement((logits, others)).to(logits.dtype)  # (n,)
         share = self.classifier.batch_mean(differs)
         metrics = read_metrics(
             forwards[0],
@@ -69,7 +67,3 @@ class Decoupling(TwoNetworks):
                 )
                 classifier.update(gradient)
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """How little D may count."""
-        return {"least_share": self.least_share}

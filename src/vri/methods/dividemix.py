@@ -1,6 +1,5 @@
 """DivideMix: two networks tell each other which samples to trust, and use the others without their labels."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,13 +9,12 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.core.model import Classifier, Forward
+from vri.core.model import Classifier
 from vri.core.randomness import draw_seed
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Metrics
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.mixmatch import labelled_losses, probably_clean, ramp_up, sharpen, unlabelled_losses
 from vri.methods.mixup import draw_mixture, mix
-from vri.methods.options import check_options
 from vri.methods.two_networks import TwoNetworks, evaluating
 from vri.methods.views import concatenate, split_views, take_rows
 
@@ -80,21 +78,15 @@ class DivideMix(TwoNetworks):
         ramp_share: float = 16 / 300,
         **options: Any,
     ) -> None:
-        check_options(
-            "DivideMix",
-            unlabelled_weight=(unlabelled_weight, unlabelled_weight >= 0, "0 or more"),
-            threshold=(threshold, 0 <= threshold < 1, "a number in [0, 1)"),
-            temperature=(temperature, temperature > 0, "more than 0"),
-            alpha=(alpha, alpha >= 0, "0 or more"),
-            balance=(balance, balance >= 0, "0 or more"),
-            confidence_penalty=(confidence_penalty, confidence_penalty >= 0, "0 or more"),
-            warmup_share=(warmup_share, 0 <= warmup_share < 1, "a number in [0, 1)"),
-            ramp_share=(ramp_share, 0 <= ramp_share <= 1, "a number in [0, 1]"),
-        )
+        self.unlabelled_weight = self.option("unlabelled_weight", unlabelled_weight, "0 or more")
+        self.threshold = self.option("threshold", threshold, "a number in [0, 1)")
+        self.temperature = self.option("temperature", temperature, "more than 0")
+        self.alpha = self.option("alpha", alpha, "0 or more")
+        self.balance = self.option("balance", balance, "0 or more")
+        self.confidence_penalty = self.option("confidence_penalty", confidence_penalty, "0 or more")
+        self.warmup_share = self.option("warmup_share", warmup_share, "a number in [0, 1)")
+        self.ramp_share = self.option("ramp_share", ramp_share, "a number in [0, 1]")
         super().__init__(model, num_classes, optimizer, **options)
-        self.unlabelled_weight, self.threshold, self.temperature = unlabelled_weight, threshold, temperature
-        self.alpha, self.balance, self.confidence_penalty = alpha, balance, confidence_penalty
-        self.warmup_share, self.ramp_share = warmup_share, ramp_share
         # w (size,) as each network sees it
         self.clean = self.remember("clean", fill=1.0), self.remember("second_clean", fill=1.0)
         self.warming, self.growth = False, 1.0  # whether it warms up, and λ_u's share of its full value
@@ -120,11 +112,6 @@ class DivideMix(TwoNetworks):
         views = split_views(inputs, 2)
         return self.warm(views[0], labels) if self.warming else self.learn(views, labels, index, meta_batch)
 
-    def settings(self) -> dict[str, Any]:
-        """All its numbers."""
-        names = ("unlabelled_weight", "threshold", "temperature", "alpha", "balance", "confidence_penalty")
-        return {name: getattr(self, name) for name in (*names, "warmup_share", "ramp_share")}
-
     def warm(self, inputs: Any, labels: Tensor) -> Metrics:
         """One step of cross-entropy, with a penalty on confidence."""
 
@@ -135,14 +122,14 @@ class DivideMix(TwoNetworks):
 
         forwards = self.forwards(inputs)
         said = [forward.detached.logits for forward in forwards]
-        return self._descend(forwards, [loss, loss], said, labels)
+        return self.descend_both(forwards, [loss, loss], said, labels)
 
     def learn(self, views: tuple[Any, ...], labels: Tensor, index: Tensor, meta_batch: Batch | None) -> Metrics:
         """One step of MixMatch for each network, on the other's division of the batch."""
         mixed, said = self.divided(views, labels, index)
         losses = [partial(self._loss, one.targets, one.labelled) for one in mixed]
         share = mixed[0].labelled.double().mean()
-        return self._descend(self.forwards(*(one.inputs for one in mixed)), losses, said, labels, labelled=share)
+        return self.descend_both(self.forwards(*(one.inputs for one in mixed)), losses, said, labels, labelled=share)
 
     def divided(self, views: tuple[Any, ...], labels: Tensor, index: Tensor) -> tuple[list[Mixed], list[Tensor]]:
         """The batch as each network trains on it, and what each predicts (n, c)."""
@@ -182,28 +169,3 @@ class DivideMix(TwoNetworks):
             logits = classifier.at({}, both, draw_seed(self.generator)).logits
         first, second = F.softmax(logits, dim=1).chunk(2)
         return (first + second) / 2
-
-    def _descend(
-        self,
-        forwards: tuple[Forward, Forward],
-        losses: Sequence[Callable[[Tensor], Tensor]],
-        said: Sequence[Tensor],
-        labels: Tensor,
-        **metrics: Tensor,
-    ) -> Metrics:
-        """Update both networks, each by its loss; `said` is what they predict."""
-        (loss, gradient), (second_loss, second_gradient) = (
-            classifier.loss_gradient(forward, of_logits)
-            for classifier, forward, of_logits in zip(self.classifiers, forwards, losses, strict=True)
-        )
-        found = read_metrics(
-            forwards[0],
-            loss=loss,
-            second_loss=second_loss,
-            accuracy=accuracy(said[0], labels),
-            disagreement=(said[0].argmax(1) != said[1].argmax(1)).double().mean(),
-            **metrics,
-        )
-        for classifier, step in zip(self.classifiers, (gradient, second_gradient), strict=True):
-            classifier.update(step)
-        return found

@@ -10,7 +10,6 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.options import check_options
 
 _LEAST = 1e-4  # of 1 − ⟨p, t⟩, so that its logarithm stays finite
 
@@ -55,13 +54,9 @@ class ELR(CrossEntropy):
         beta: float = 0.7,
         **options: Any,
     ) -> None:
-        check_options(
-            "ELR",
-            weight=(weight, weight >= 0, "0 or more"),
-            beta=(beta, 0 <= beta < 1, "a number in [0, 1)"),
-        )
+        self.weight = self.option("weight", weight, "0 or more")
+        self.beta = self.option("beta", beta, "a number in [0, 1)")
         super().__init__(model, num_classes, optimizer, **options)
-        self.weight, self.beta = weight, beta
         self.targets = self.remember("targets", num_classes)  # t (size, c)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
@@ -84,7 +79,3 @@ class ELR(CrossEntropy):
         )
         self.classifier.update(gradient)
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """Strength and memory of the penalty."""
-        return {"weight": self.weight, "beta": self.beta}

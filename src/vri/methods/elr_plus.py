@@ -12,12 +12,11 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import logits_of
 from vri.methods.averaging import Averaged
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Metrics, accuracy
 from vri.methods.elr import early_learning_penalty
 from vri.methods.losses import one_hot
 from vri.methods.mixup import draw_mixture, mix
-from vri.methods.options import check_options
-from vri.methods.two_networks import TwoNetworks, disagreement
+from vri.methods.two_networks import TwoNetworks
 
 
 class ELRPlus(TwoNetworks):
@@ -64,17 +63,12 @@ class ELRPlus(TwoNetworks):
         ramp_share: float = 0.5,
         **options: Any,
     ) -> None:
-        check_options(
-            "ELRPlus",
-            weight=(weight, weight >= 0, "0 or more"),
-            beta=(beta, 0 <= beta < 1, "a number in [0, 1)"),
-            alpha=(alpha, alpha >= 0, "0 or more"),
-            decay=(decay, 0 <= decay < 1, "a number in [0, 1)"),
-            ramp_share=(ramp_share, 0 <= ramp_share <= 1, "a number in [0, 1]"),
-        )
+        self.weight = self.option("weight", weight, "0 or more")
+        self.beta = self.option("beta", beta, "a number in [0, 1)")
+        self.alpha = self.option("alpha", alpha, "0 or more")
+        self.decay = self.option("decay", decay, "a number in [0, 1)")
+        self.ramp_share = self.option("ramp_share", ramp_share, "a number in [0, 1]")
         super().__init__(model, num_classes, optimizer, **options)
-        self.weight, self.beta, self.alpha = weight, beta, alpha
-        self.decay, self.ramp_share = decay, ramp_share
         self.targets = self.remember("targets", num_classes), self.remember("second_targets", num_classes)
         self.average, self.second_average = Averaged(self.model), Averaged(self.second_model)
         self.saved += ["average", "second_average"]
@@ -96,29 +90,16 @@ class ELRPlus(TwoNetworks):
         averages = self.average, self.second_average
         teachers = [self._said(average, inputs) for average in reversed(averages)]
         forwards = self.forwards(*(mix(inputs, order, share) for order, share in zip(orders, shares, strict=True)))
-        found = []
-        for k, (classifier, forward) in enumerate(zip(self.classifiers, forwards, strict=True)):
-            targets = self.beta * self.targets[k][index] + (1 - self.beta) * teachers[k]
-            self.targets[k][index] = targets
-            mixed = [s.lerp(s[orders[k]], 1 - shares[k]) for s in (given, targets)]
-            found.append(classifier.loss_gradient(forward, partial(self._loss, *mixed)))
-        (loss, gradient), (second_loss, second_gradient) = found
-        metrics = read_metrics(
-            forwards[0],
-            loss=loss,
-            second_loss=second_loss,
-            accuracy=accuracy(teachers[1], labels),
-            target_accuracy=accuracy(self.targets[0][index], labels),
-            disagreement=disagreement(forwards).double().mean(),
-        )
-        for classifier, step, average in zip(self.classifiers, (gradient, second_gradient), averages, strict=True):
-            classifier.update(step)
+        losses = []
+        for memory, teacher, order, share in zip(self.targets, teachers, orders, shares, strict=True):
+            targets = self.beta * memory[index] + (1 - self.beta) * teacher
+            memory[index] = targets
+            losses.append(partial(self._loss, *(s.lerp(s[order], 1 - share) for s in (given, targets))))
+        right = {"accuracy": accuracy(teachers[1], labels), "target_accuracy": accuracy(self.targets[0][index], labels)}
+        metrics = self.descend_both(forwards, losses, [f.detached.logits for f in forwards], labels, **right)
+        for classifier, average in zip(self.classifiers, averages, strict=True):
             average.update(classifier.model, self.following)
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """Targets, mixtures and averages."""
-        return {name: getattr(self, name) for name in ("weight", "beta", "alpha", "decay", "ramp_share")}
 
     def _loss(self, labels: Tensor, targets: Tensor, logits: Tensor) -> Tensor:
         return objective.cross_entropy(logits, labels) + self.weight * early_learning_penalty(logits, targets)

@@ -11,13 +11,13 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import Classifier
 from vri.core.randomness import draw_seed, seeded
-from vri.methods.base import Method, Metrics, accuracy, read_metrics
+from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.glc import corrected_cross_entropy
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
+from vri.methods.options import Configured
 
 
-class FasTEN(Method):
+class FasTEN(Configured):
     """Train through a transition matrix that a second head, of the noisy labels, gives on the clean batch of each step.
 
     Two linear heads share the features. T_ij is the mean of the noisy head's p(ỹ = j | x) over the clean samples of
@@ -56,13 +56,11 @@ class FasTEN(Method):
         bound: float = 0.8,
         **options: Any,
     ) -> None:
-        check_options(
-            "FasTEN",
-            noisy_weight=(noisy_weight, noisy_weight > 0, "more than 0: nothing else teaches the noisy head"),
-            bound=(bound, bound > 0, "more than 0"),
+        self.noisy_weight = self.option(
+            "noisy_weight", noisy_weight, "more than 0: nothing else teaches the noisy head", noisy_weight > 0
         )
+        self.bound = self.option("bound", bound, "more than 0")
         super().__init__(model, num_classes, optimizer, **options)
-        self.noisy_weight, self.bound = noisy_weight, bound
         first = self.classifier
         with seeded(draw_seed(self.generator), torch.device("cpu")):
             head = nn.Linear(first.feature_dim, num_classes)
@@ -121,10 +119,6 @@ class FasTEN(Method):
         classifier.update({name: of_noisy[name] + of_clean[name] for name in of_noisy})
         self._noisy.update(of_head)
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """λ and the bound."""
-        return {"noisy_weight": self.noisy_weight, "bound": self.bound}
 
     def _relabel(self, index: Tensor, given: Tensor, p: Tensor) -> Tensor:
         """The labels to train on, of the sample's last turn; those of its next are remembered."""

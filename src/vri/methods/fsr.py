@@ -11,12 +11,12 @@ from vri.core import bilevel, objective
 from vri.core.checks import Batch
 from vri.core.model import Outputs
 from vri.core.randomness import draw_seed
-from vri.methods.base import Method, Metrics, accuracy, read_metrics
+from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.losses import one_hot, sample_losses
-from vri.methods.options import check_options
+from vri.methods.options import Configured
 
 
-class FSR(Method):
+class FSR(Configured):
     """Weigh samples by the gradient on proxies for clean ones, through the last layer.
 
     Before each epoch, the proxies are the samples of each class that gained most. A sample's gain is the running
@@ -62,18 +62,13 @@ class FSR(Method):
         pseudo_memory: float = 0.1,
         **options: Any,
     ) -> None:
-        check_options(
-            "FSR",
-            proxy_share=(proxy_share, 0 < proxy_share <= 1, "a number in (0, 1]"),
-            memory=(memory, 0 <= memory < 1, "a number in [0, 1)"),
-            weigh_share=(weigh_share, 0 <= weigh_share <= 1, "a number in [0, 1]"),
-            lookahead_lr=(lookahead_lr, lookahead_lr > 0, "more than 0"),
-            pseudo_weight=(pseudo_weight, pseudo_weight >= 0, "0 or more"),
-            pseudo_memory=(pseudo_memory, 0 <= pseudo_memory < 1, "a number in [0, 1)"),
-        )
+        self.proxy_share = self.option("proxy_share", proxy_share, "a number in (0, 1]")
+        self.memory = self.option("memory", memory, "a number in [0, 1)")
+        self.weigh_share = self.option("weigh_share", weigh_share, "a number in [0, 1]")
+        self.lookahead_lr = self.option("lookahead_lr", lookahead_lr, "more than 0")
+        self.pseudo_weight = self.option("pseudo_weight", pseudo_weight, "0 or more")
+        self.pseudo_memory = self.option("pseudo_memory", pseudo_memory, "a number in [0, 1)")
         super().__init__(model, num_classes, optimizer, **options)
-        self.proxy_share, self.memory, self.weigh_share = proxy_share, memory, weigh_share
-        self.lookahead_lr, self.pseudo_weight, self.pseudo_memory = lookahead_lr, pseudo_weight, pseudo_memory
         self._last = _last_layer(self.classifier.head_name, self.classifier.parameters, model)
         self.gains = self.remember("gains")
         self.classes = self.remember("classes", fill=-1.0)  # -1: never seen
@@ -135,11 +130,6 @@ class FSR(Method):
         metrics = read_metrics(forward, loss=value, accuracy=accuracy(outputs.logits, labels), **found)
         self.classifier.update(gradient)
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """The proxies, the weights and the pseudo-labels."""
-        names = ("proxy_share", "memory", "weigh_share", "lookahead_lr", "pseudo_weight", "pseudo_memory")
-        return {name: getattr(self, name) for name in names}
 
     def _usefulness(self, outputs: Outputs, labels: Tensor, clean: bilevel.CleanGradient) -> Tensor:
         """max(−∂L_proxy/∂εᵢ, 0) (n,): how well a sample's step of the last layer agrees with that of the proxies."""

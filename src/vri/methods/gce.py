@@ -10,7 +10,6 @@ from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
 
 
 def generalised_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:
@@ -47,14 +46,9 @@ class GCE(CrossEntropy):
         q: float = 0.7,
         **options: Any,
     ) -> None:
-        check_options("GCE", q=(q, 0 < q <= 1, "a number in (0, 1]; 'cross-entropy' is q → 0"))
+        self.q = self.option("q", q, "a number in (0, 1]; 'cross-entropy' is q → 0", 0 < q <= 1)
         super().__init__(model, num_classes, optimizer, **options)
-        self.q = q
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of the generalised cross-entropy."""
         return self.descend(batch, lambda z, y: generalised_cross_entropy(z, y, self.q))
-
-    def settings(self) -> dict[str, Any]:
-        """The exponent."""
-        return {"q": self.q}

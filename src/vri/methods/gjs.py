@@ -11,7 +11,6 @@ from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
 from vri.methods.views import concatenate, split_views
 
 
@@ -60,9 +59,8 @@ class GJS(CrossEntropy):
         label_weight: float = 0.3,
         **options: Any,
     ) -> None:
-        check_options("GJS", label_weight=(label_weight, 0 < label_weight < 1, "a number in (0, 1)"))
+        self.label_weight = self.option("label_weight", label_weight, "a number in (0, 1)")
         super().__init__(model, num_classes, optimizer, **options)
-        self.label_weight = label_weight
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step on both views."""
@@ -80,7 +78,3 @@ class GJS(CrossEntropy):
         )
         self.classifier.update(gradient)
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """Weight of the label."""
-        return {"label_weight": self.label_weight}

@@ -12,7 +12,6 @@ from vri.core.checks import Batch, check_meta_labels
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
 from vri.methods.restart import go_back, starting_point
 from vri.methods.two_networks import evaluating
 
@@ -71,9 +70,9 @@ class GLC(CrossEntropy):
         restart: bool = True,
         **options: Any,
     ) -> None:
-        check_options("GLC", estimate_share=(estimate_share, 0 < estimate_share < 1, "a number in (0, 1)"))
+        self.estimate_share = self.option("estimate_share", estimate_share, "a number in (0, 1)")
+        self.restart = self.option("restart", restart)
         super().__init__(model, num_classes, optimizer, **options)
-        self.estimate_share, self.restart = estimate_share, restart
         self.matrix: Tensor | None = None  # Ĉ; None in the first phase
         self.noisy_share = 1.0  # of all samples, noisy and trusted
         self._size = 0
@@ -123,10 +122,6 @@ class GLC(CrossEntropy):
         if self.matrix is None:
             return self.descend(batch, objective.cross_entropy)
         return self._corrected_step(batch, meta_batch, self.matrix)
-
-    def settings(self) -> dict[str, Any]:
-        """The two phases."""
-        return {"estimate_share": self.estimate_share, "restart": self.restart}
 
     def _corrected_step(self, batch: Batch, meta_batch: Batch | None, matrix: Tensor) -> Metrics:
         classifier = self.classifier

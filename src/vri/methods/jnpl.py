@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Method, Metrics
+from vri.methods.base import Metrics
 from vri.methods.losses import sample_losses
-from vri.methods.options import check_options
+from vri.methods.options import Configured
 
 _LEAST = 1e-7  # of 1 − p, so that its logarithm stays finite
 
@@ -33,7 +33,7 @@ def stands_out(logits: Tensor) -> Tensor:
     return second < 1 / logits.shape[1]
 
 
-class JNPL(Method):
+class JNPL(Configured):
     """Train on "is not ȳ" for a random other class ȳ, and on the label where one class stands out.
 
     L = NL+ + λ·PL+. NL+ = −(1 − p_ȳ)·log(1 − p_ȳ) with ȳ drawn from all classes but the label, at every step. PL+ =
@@ -70,13 +70,9 @@ class JNPL(Method):
         order: int = 3,
         **options: Any,
     ) -> None:
-        check_options(
-            "JNPL",
-            weight=(weight, weight >= 0, "0 or more"),
-            order=(order, 0 <= order <= 9, "a whole number from 0 to 9"),
-        )
+        self.weight = self.option("weight", weight, "0 or more")
+        self.order = self.option("order", order, "a whole number from 0 to 9", 0 <= order <= 9)
         super().__init__(model, num_classes, optimizer, **options)
-        self.weight, self.order = weight, order
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of negative and positive learning."""
@@ -95,7 +91,3 @@ class JNPL(Method):
             return losses.mean()
 
         return self.descend(batch, loss)
-
-    def settings(self) -> dict[str, Any]:
-        """λ and N."""
-        return {"weight": self.weight, "order": self.order}

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
-from vri.methods.options import check_options
 from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
 
 
@@ -65,14 +64,10 @@ class JoCoR(TwoNetworks):
         co_weight: float = 0.9,
         **options: Any,
     ) -> None:
-        check_options(
-            "JoCoR",
-            noise_rate=(noise_rate, 0 <= noise_rate < 1, "a number in [0, 1)"),
-            num_gradual=(num_gradual, num_gradual >= 1, "at least 1"),
-            co_weight=(co_weight, 0 <= co_weight < 1, "a number in [0, 1)"),
-        )
+        self.noise_rate = self.option("noise_rate", noise_rate, "a number in [0, 1)")
+        self.num_gradual = self.option("num_gradual", num_gradual, "at least 1")
+        self.co_weight = self.option("co_weight", co_weight, "a number in [0, 1)")
         super().__init__(model, num_classes, optimizer, **options)
-        self.noise_rate, self.num_gradual, self.co_weight = noise_rate, num_gradual, co_weight
         self.forget = 0.0  # 1 − R(T)
         self.saved += ["forget"]
 
@@ -94,13 +89,9 @@ class JoCoR(TwoNetworks):
             loss=loss,
             accuracy=accuracy(leaves[0], labels),
             kept=len(kept) / len(labels),
-            disagreement=disagreement(forwards).double().mean(),
+            disagreement=disagreement(leaves).double().mean(),
         )
         for classifier, forward, found in zip(self.classifiers, forwards, output_gradients, strict=True):
             names = list(classifier.parameters)
             classifier.update(classifier.gradient(forward, (found, None), names, keep=False))
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """The schedule of R and λ."""
-        return {"noise_rate": self.noise_rate, "num_gradual": self.num_gradual, "co_weight": self.co_weight}

@@ -10,7 +10,6 @@ from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
@@ -46,14 +45,9 @@ class LabelSmoothing(CrossEntropy):
         smoothing: float = 0.1,
         **options: Any,
     ) -> None:
-        check_options("LabelSmoothing", smoothing=(smoothing, 0 <= smoothing < 1, "a number in [0, 1)"))
+        self.smoothing = self.option("smoothing", smoothing, "a number in [0, 1)")
         super().__init__(model, num_classes, optimizer, **options)
-        self.smoothing = smoothing
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on smoothed labels."""
         return self.descend(batch, lambda z, y: smoothed_cross_entropy(z, y, self.smoothing))
-
-    def settings(self) -> dict[str, Any]:
-        """ε."""
-        return {"smoothing": self.smoothing}

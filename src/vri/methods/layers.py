@@ -2,6 +2,9 @@
 
 from collections.abc import Collection
 
+import torch
+from torch import nn
+
 from vri.core.model import Classifier
 from vri.core.randomness import seeded
 
@@ -40,11 +43,11 @@ def last_block(classifier: Classifier) -> list[str]:
     return []
 
 
-def renew(classifier: Classifier, names: Collection[str], seed: int) -> None:
+def renew(model: nn.Module, names: Collection[str], seed: int, device: torch.device) -> None:
     """Reinitialise the layers with these parameters, by their `reset_parameters`."""
-    chosen = {classifier.parameters[name] for name in names}
-    with seeded(seed, classifier.device):
-        for module in classifier.model.modules():
+    chosen = {parameter for name, parameter in model.named_parameters() if name in names}
+    with seeded(seed, device):
+        for module in model.modules():
             reset = getattr(module, "reset_parameters", None)
             if callable(reset) and chosen.intersection(module.parameters(recurse=False)):
                 reset()

@@ -11,7 +11,6 @@ from vri.core.checks import Batch
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.options import check_options
 
 
 def mix(inputs: Any, order: Tensor, share: float) -> Any:
@@ -65,14 +64,13 @@ class Mixup(CrossEntropy):
         alpha: float = 1.0,
         **options: Any,
     ) -> None:
-        check_options("Mixup", alpha=(alpha, alpha >= 0, "0 or more"))
+        self.alpha = self.option("alpha", alpha, "0 or more")
         super().__init__(model, num_classes, optimizer, **options)
-        self.alpha = alpha
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on mixed samples."""
         inputs, labels = self.classifier.unpack(batch, "training")
-        share, order = self._draw(len(labels))
+        share, order = draw_mixture(self.alpha, len(labels), self.generator, self.classifier.device)
         forward = self.forward(mix(inputs, order, share))
         others = labels[order]
 
@@ -86,11 +84,3 @@ class Mixup(CrossEntropy):
         metrics = read_metrics(forward, loss=value, accuracy=right, share=share)
         self.classifier.update(gradient)
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """How far the mixtures are from the samples."""
-        return {"alpha": self.alpha}
-
-    def _draw(self, count: int) -> tuple[float, Tensor]:
-        """λ and the order of the second samples."""
-        return draw_mixture(self.alpha, count, self.generator, self.classifier.device)

@@ -10,7 +10,6 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.options import check_options
 
 _LEAST = 1e-12
 
@@ -68,16 +67,11 @@ class NCR(CrossEntropy):
         start_share: float = 1 / 13,
         **options: Any,
     ) -> None:
-        check_options(
-            "NCR",
-            weight=(weight, 0 <= weight <= 1, "a number in [0, 1]"),
-            neighbours=(neighbours, neighbours >= 1, "at least 1"),
-            temperature=(temperature, temperature > 0, "more than 0"),
-            start_share=(start_share, 0 <= start_share <= 1, "a number in [0, 1]"),
-        )
+        self.weight = self.option("weight", weight, "a number in [0, 1]")
+        self.neighbours = self.option("neighbours", neighbours, "at least 1")
+        self.temperature = self.option("temperature", temperature, "more than 0")
+        self.start_share = self.option("start_share", start_share, "a number in [0, 1]")
         super().__init__(model, num_classes, optimizer, **options)
-        self.weight, self.neighbours, self.temperature = weight, neighbours, temperature
-        self.start_share = start_share
         self.consistent = True  # past the start
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
@@ -97,8 +91,3 @@ class NCR(CrossEntropy):
         names = list(self.classifier.parameters)
         self.classifier.update(self.classifier.gradient(forward, of_outputs, names, keep=False))
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """What neighbours are, and how much they count."""
-        names = ("weight", "neighbours", "temperature", "start_share")
-        return {name: getattr(self, name) for name in names}

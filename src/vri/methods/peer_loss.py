@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Method, Metrics
+from vri.methods.base import Metrics
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
+from vri.methods.options import Configured
 
 _LEAST = 1e-5  # added to a probability, so that the loss that is subtracted stays bounded
 START, FULL = 20 / 300, 50 / 300  # shares of the training between which α grows
@@ -32,7 +32,7 @@ def ramp(progress: float) -> float:
     return min(max((progress - START) / (FULL - START), 0.0), 1.0)
 
 
-class PeerLoss(Method):
+class PeerLoss(Configured):
     """Train on ℓ(f(xᵢ), yᵢ) − α·ℓ(f(x_j), y_k), with j and k drawn independently of each other.
 
     ℓ is −log(p_y + 1e-5), as in the authors' code for several classes. As there, α grows from 0 between 20 and 50 of
@@ -63,9 +63,8 @@ class PeerLoss(Method):
         weight: float = 1.0,
         **options: Any,
     ) -> None:
-        check_options("PeerLoss", weight=(weight, weight >= 0, "0 or more"))
+        self.weight = self.option("weight", weight, "0 or more")
         super().__init__(model, num_classes, optimizer, **options)
-        self.weight = weight
         self.alpha = weight  # now; a loop of its own has no progress
         self.saved += ["alpha"]
 
@@ -79,10 +78,6 @@ class PeerLoss(Method):
         device = self.classifier.device
         inputs, others = (self._order(len(batch[1])).to(device) for _ in range(2))
         return self.descend(batch, lambda z, y: peer_loss(z, y, inputs, others, self.alpha), peer_weight=self.alpha)
-
-    def settings(self) -> dict[str, Any]:
-        """α."""
-        return {"weight": self.weight}
 
     def _order(self, count: int) -> Tensor:
         return torch.randperm(count, generator=self.generator, device=self.generator.device)

@@ -16,7 +16,6 @@ from vri.methods.layers import head_of, last_block, renew
 from vri.methods.losses import one_hot
 from vri.methods.mixmatch import labelled_losses, ramp_up, sharpen, unlabelled_losses
 from vri.methods.mixup import draw_mixture, mix
-from vri.methods.options import check_options
 from vri.methods.views import concatenate, split_views
 
 _PATH = 0.25  # learning rate × steps of a refinement: the authors' 1e-4 in 7 epochs of 351 steps
@@ -81,24 +80,20 @@ class PES(CrossEntropy):
         **options: Any,
     ) -> None:
         phases = warmup_share + block_share + head_share < 1
-        check_options(
-            "PES",
-            warmup_share=(
-                warmup_share,
-                0 < warmup_share < 1 and phases,
-                "more than 0, and less than 1 with the others",
-            ),
-            block_share=(block_share, 0 <= block_share < 1, "a number in [0, 1)"),
-            head_share=(head_share, 0 <= head_share < 1, "a number in [0, 1)"),
-            refine_lr=(refine_lr, refine_lr is None or refine_lr > 0, "more than 0"),
-            unlabelled_weight=(unlabelled_weight, unlabelled_weight >= 0, "0 or more"),
-            temperature=(temperature, temperature > 0, "more than 0"),
-            alpha=(alpha, alpha >= 0, "0 or more"),
+        self.warmup_share = self.option(
+            "warmup_share",
+            warmup_share,
+            "more than 0, and less than 1 with the others",
+            0 < warmup_share < 1 and phases,
         )
+        self.block_share = self.option("block_share", block_share, "a number in [0, 1)")
+        self.head_share = self.option("head_share", head_share, "a number in [0, 1)")
+        self.refine_lr = self.option("refine_lr", refine_lr, "more than 0", refine_lr is None or refine_lr > 0)
+        self.semi = self.option("semi", semi)
+        self.unlabelled_weight = self.option("unlabelled_weight", unlabelled_weight, "0 or more")
+        self.temperature = self.option("temperature", temperature, "more than 0")
+        self.alpha = self.option("alpha", alpha, "0 or more")
         super().__init__(model, num_classes, optimizer, **options)
-        self.warmup_share, self.block_share, self.head_share = warmup_share, block_share, head_share
-        self.refine_lr, self.semi, self.alpha = refine_lr, semi, alpha
-        self.unlabelled_weight, self.temperature = unlabelled_weight, temperature
         self.views = ("weak", "weak") if semi else ("weak",)
         self.parts = {"block": last_block(self.classifier), "head": head_of(self.classifier)}  # names of parameters
         self.block_optimizer, self.head_optimizer = (
@@ -130,7 +125,7 @@ class PES(CrossEntropy):
         self.growth = ramp_up(epoch, first, _RAMP_SHARE * epochs)
         self.late = epoch >= epochs / 2
         if self.phase in self.parts and self.phase not in self.renewed:
-            renew(self.classifier, self.parts[self.phase], draw_seed(self.generator))
+            renew(self.model, self.parts[self.phase], draw_seed(self.generator), self.classifier.device)
             self.renewed = [*self.renewed, self.phase]
 
     def survey(self, epoch: int) -> None:
@@ -157,11 +152,6 @@ class PES(CrossEntropy):
         if self.phase != "confident":
             return self._refine(views[0], labels)
         return self._match(views, labels, index) if self.semi else self._agree(views[0], labels, index)
-
-    def settings(self) -> dict[str, Any]:
-        """Phases, refinement and MixMatch."""
-        names = ("warmup_share", "block_share", "head_share", "refine_lr", "semi", "unlabelled_weight")
-        return {name: getattr(self, name) for name in (*names, "temperature", "alpha")}
 
     def _lengths(self, epochs: int) -> dict[str, int]:
         shares = {"warm": self.warmup_share, "block": self.block_share, "head": self.head_share}

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Method, Metrics, accuracy, read_metrics
+from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
+from vri.methods.options import Configured
 
 _FEW = 1e-3  # relabelling a smaller share of the samples than this moves the bound
 
@@ -20,7 +20,7 @@ def label_ratio(probabilities: Tensor, labels: Tensor) -> Tensor:
     return (probabilities * labels).sum(1) / probabilities.max(1).values
 
 
-class PLC(Method):
+class PLC(Configured):
     """Train with cross-entropy on labels that are replaced, permanently, where the network is sure of another one.
 
     f is the mean of a sample's predictions in the last `window` epochs, each taken when the sample was trained on.
@@ -62,17 +62,12 @@ class PLC(Method):
         window: int = 5,
         **options: Any,
     ) -> None:
-        check_options(
-            "PLC",
-            delta=(delta, 0 <= delta <= 1, "a number in [0, 1]"),
-            increment=(increment, increment >= 0, "0 or more"),
-            most=(most, delta <= most <= 1, "a number from delta to 1"),
-            warmup_epochs=(warmup_epochs, warmup_epochs >= 0, "0 or more"),
-            window=(window, window >= 1, "at least 1"),
-        )
+        self.delta = self.option("delta", delta, "a number in [0, 1]")
+        self.increment = self.option("increment", increment, "0 or more")
+        self.most = self.option("most", most, "a number from delta to 1", delta <= most <= 1)
+        self.warmup_epochs = self.option("warmup_epochs", warmup_epochs, "0 or more")
+        self.window = self.option("window", window, "at least 1")
         super().__init__(model, num_classes, optimizer, **options)
-        self.delta, self.increment, self.most = delta, increment, most
-        self.warmup_epochs, self.window = warmup_epochs, window
         self.bound = delta  # δ now
         self.labels = self.remember("labels", num_classes)  # to train on; a row of zeros: the given one
         self.predictions = self.remember("predictions", window, num_classes)
@@ -115,8 +110,3 @@ class PLC(Method):
         )
         self.classifier.update(gradient)
         return metrics
-
-    def settings(self) -> dict[str, Any]:
-        """The bound and when it holds."""
-        names = ("delta", "increment", "most", "warmup_epochs", "window")
-        return {name: getattr(self, name) for name in names}

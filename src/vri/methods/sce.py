@@ -12,7 +12,6 @@ from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
 
 
 def reverse_cross_entropy(logits: Tensor, labels: Tensor, log_zero: float) -> Tensor:
@@ -56,14 +55,10 @@ class SCE(CrossEntropy):
         log_zero: float = -4.0,
         **options: Any,
     ) -> None:
-        check_options(
-            "SCE",
-            alpha=(alpha, alpha >= 0, "0 or more"),
-            beta=(beta, beta >= 0 and alpha + beta > 0, "0 or more, and not 0 like alpha"),
-            log_zero=(log_zero, log_zero < 0, "less than 0"),
-        )
+        self.alpha = self.option("alpha", alpha, "0 or more")
+        self.beta = self.option("beta", beta, "0 or more, and not 0 like alpha", beta >= 0 and alpha + beta > 0)
+        self.log_zero = self.option("log_zero", log_zero, "less than 0", log_zero < 0)
         super().__init__(model, num_classes, optimizer, **options)
-        self.alpha, self.beta, self.log_zero = alpha, beta, log_zero
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of the symmetric cross-entropy."""
@@ -71,7 +66,3 @@ class SCE(CrossEntropy):
             batch,
             lambda z, y: symmetric_cross_entropy(z, y, self.alpha, self.beta, self.log_zero),
         )
-
-    def settings(self) -> dict[str, Any]:
-        """Both weights and A."""
-        return {"alpha": self.alpha, "beta": self.beta, "log_zero": self.log_zero}

@@ -10,7 +10,6 @@ from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
-from vri.methods.options import check_options
 from vri.methods.views import concatenate, split_views
 
 _LEAST = 1e-4  # of a probability, as in the authors' code
@@ -59,14 +58,10 @@ class SOP(CrossEntropy):
         start: float = 1e-8,
         **options: Any,
     ) -> None:
-        check_options(
-            type(self).__name__,
-            lr_u=(lr_u, lr_u >= 0, "0 or more"),
-            lr_v=(lr_v, lr_v >= 0, "0 or more"),
-            start=(start, 0 <= start < 1, "a number in [0, 1)"),
-        )
+        self.lr_u = self.option("lr_u", lr_u, "0 or more")
+        self.lr_v = self.option("lr_v", lr_v, "0 or more")
+        self.start = self.option("start", start, "a number in [0, 1)")
         super().__init__(model, num_classes, optimizer, **options)
-        self.lr_u, self.lr_v, self.start = lr_u, lr_v, start
         self.u = self.remember("u", 1, fill=start)
         self.v = self.remember("v", num_classes, fill=start)
 
@@ -100,10 +95,6 @@ class SOP(CrossEntropy):
         """What is added to the loss, from the logits of all views and the corrected predictions of the first."""
         return outputs.new_zeros(())
 
-    def settings(self) -> dict[str, Any]:
-        """Rates and start of u and v."""
-        return {"lr_u": self.lr_u, "lr_v": self.lr_v, "start": self.start}
-
 
 class SOPPlus(SOP):
     """SOP with two more terms, λ_C·KL(p ‖ p′) and −λ_B·Σ_k 1/c·log q̄_k.
@@ -130,13 +121,9 @@ class SOPPlus(SOP):
         balance: float = 0.1,
         **options: Any,
     ) -> None:
-        check_options(
-            "SOPPlus",
-            consistency=(consistency, consistency >= 0, "0 or more"),
-            balance=(balance, balance >= 0, "0 or more"),
-        )
+        self.consistency = self.option("consistency", consistency, "0 or more")
+        self.balance = self.option("balance", balance, "0 or more")
         super().__init__(model, num_classes, optimizer, **options)
-        self.consistency, self.balance = consistency, balance
 
     def regulariser(self, outputs: Tensor, q: Tensor) -> Tensor:
         """Consistency of the views, and balance of the classes."""
@@ -144,7 +131,3 @@ class SOPPlus(SOP):
         divergence = F.kl_div(strong, weak.detach(), reduction="batchmean", log_target=True)
         share = self.classifier.batch_mean(q).clamp_min(_LEAST)  # (c,)
         return self.consistency * divergence - self.balance * share.log().mean()
-
-    def settings(self) -> dict[str, Any]:
-        """Those of SOP and the weights of the two terms."""
-        return super().settings() | {"consistency": self.consistency, "balance": self.balance}

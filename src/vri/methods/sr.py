@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Method, Metrics
-from vri.methods.options import check_options
+from vri.methods.base import Metrics
+from vri.methods.options import Configured
 
 _LEAST = 1e-7  # of a probability, so that the derivative of its small power stays finite
 
@@ -24,7 +24,7 @@ def sparsity(logits: Tensor, power: float) -> Tensor:
     return F.softmax(logits, dim=1).clamp_min(_LEAST).pow(power).sum(1).mean()
 
 
-class SR(Method):
+class SR(Configured):
     """Train with cross-entropy on sharpened outputs, and a penalty on outputs that are not one-hot.
 
     L = CE(s, y) + λ·Σ_c softmax(s)_c^p with s = z / (‖z‖₂·τ); λ grows by the factor ρ every `every` epochs. If outputs
@@ -62,17 +62,13 @@ class SR(Method):
         normalize: bool = True,
         **options: Any,
     ) -> None:
-        check_options(
-            "SR",
-            temperature=(temperature, temperature > 0, "more than 0"),
-            power=(power, 0 < power < 1, "a number in (0, 1)"),
-            weight=(weight, weight >= 0, "0 or more"),
-            growth=(growth, growth >= 1, "1 or more"),
-            every=(every, every >= 1, "at least 1"),
-        )
+        self.temperature = self.option("temperature", temperature, "more than 0")
+        self.power = self.option("power", power, "a number in (0, 1)")
+        self.weight = self.option("weight", weight, "0 or more")
+        self.growth = self.option("growth", growth, "1 or more", growth >= 1)
+        self.every = self.option("every", every, "at least 1")
+        self.normalize = self.option("normalize", normalize)
         super().__init__(model, num_classes, optimizer, **options)
-        self.temperature, self.power, self.normalize = temperature, power, normalize
-        self.weight, self.growth, self.every = weight, growth, every
         self.current_weight = weight
         self.saved += ["current_weight"]
 
@@ -88,8 +84,3 @@ class SR(Method):
             return objective.cross_entropy(outputs, labels) + self.current_weight * sparsity(outputs, self.power)
 
         return self.descend(batch, loss, penalty_weight=self.current_weight)
-
-    def settings(self) -> dict[str, Any]:
-        """The temperature and the penalty."""
-        names = ("temperature", "power", "weight", "growth", "every", "normalize")
-        return {name: getattr(self, name) for name in names}

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from vri.core.model import Classifier, Forward, logits_of
-from vri.core.randomness import draw_seed, seeded
-from vri.methods.base import Method
+from vri.core.randomness import draw_seed
+from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.layers import renew
+from vri.methods.options import Configured
 
 Second = tuple[nn.Module, torch.optim.Optimizer]
 
 
-class TwoNetworks(Method):
+class TwoNetworks(Configured):
     """Two classifiers trained side by side; only the first, `model`, predicts, as in the papers' accuracies.
 
     Args:
@@ -83,6 +85,29 @@ class TwoNetworks(Method):
             else:
                 other["lr"] = float(mine["lr"])
 
+    def descend_both(
+        self,
+        forwards: tuple[Forward, Forward],
+        losses: Sequence[Callable[[Tensor], Tensor]],
+        said: Sequence[Tensor],
+        labels: Tensor,
+        **metrics: Tensor | float,
+    ) -> Metrics:
+        """Update both networks, each by its loss of the logits; `said` is what they predict (n, c).
+
+        Numbers to report in `metrics` replace those of the same name that are reported anyway.
+        """
+        (loss, gradient), (second_loss, second_gradient) = (
+            classifier.loss_gradient(forward, of_logits)
+            for classifier, forward, of_logits in zip(self.classifiers, forwards, losses, strict=True)
+        )
+        numbers = {"loss": loss, "second_loss": second_loss, "accuracy": accuracy(said[0], labels)}
+        numbers["disagreement"] = disagreement(said).double().mean()
+        found = read_metrics(forwards[0], None, **{**numbers, **metrics})
+        for classifier, step in zip(self.classifiers, (gradient, second_gradient), strict=True):
+            classifier.update(step)
+        return found
+
 
 def networks_of(model: nn.Module) -> list[nn.Module]:
     """The networks of an ensemble, or the one there is."""
@@ -115,10 +140,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def disagreement(forwards: tuple[Forward, Forward]) -> Tensor:
-    """Which samples (n,) the two networks predict differently."""
-    first, second = (forward.outputs.logits.detach().argmax(1) for forward in forwards)
-    return first != second
+def disagreement(said: Sequence[Tensor]) -> Tensor:
+    """Which samples (n,) the two networks predict differently, from what each said (n, c)."""
+    return said[0].argmax(1) != said[1].argmax(1)
 
 
 def forget_rate(epoch: int, noise_rate: float, num_gradual: int, exponent: float) -> float:
@@ -138,13 +162,8 @@ def smallest(losses: Tensor, forget: float) -> Tensor:
 def draw_second(first: Classifier, seed: int) -> Second:
     """A copy of a classifier with its trained layers initialised again, and an optimizer of the same kind for it."""
     model = copy.deepcopy(first.model)
+    renew(model, first.parameters, seed, first.device)
     parameters = dict(model.named_parameters())
-    trained = {parameters[name] for name in first.parameters}
-    with seeded(seed, first.device):
-        for module in model.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset) and trained.intersection(module.parameters(recurse=False)):
-                reset()
     if all(torch.equal(parameters[name], p) for name, p in first.parameters.items()):
         raise ValueError(
             "the second network came out like the first: expected trained layers with random reset_parameters(), but "

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from vri.core.checks import Batch
 from vri.methods.base import Metrics
 from vri.methods.dividemix import DivideMix
+from vri.methods.two_networks import disagreement
 from vri.methods.views import split_views
 from vri.methods.vri import VRI
 
@@ -46,8 +47,8 @@ class VRIDivideMix(DivideMix):
         **options: Any,
     ) -> None:
         known: dict[str, Any] = {"head": head, "feature_dim": feature_dim, "autocast": autocast}
+        self.rectification = self.option("rectification", dict(rectification or {}))
         super().__init__(model, num_classes, optimizer, **known, **options)
-        self.rectification = dict(rectification or {})
         known |= self.rectification
         self.first, self.second = (
             VRI(one.model, num_classes, one.optimizer, generator=self.generator, **known) for one in self.classifiers
@@ -74,9 +75,4 @@ class VRIDivideMix(DivideMix):
         self.follow()
         steps = zip((self.first, self.second), mixed, strict=True)
         found, other = (rectifier.step((one.inputs, one.targets), meta_batch) for rectifier, one in steps)
-        disagreement = float((said[0].argmax(1) != said[1].argmax(1)).double().mean())
-        return found | {"second_loss": other["loss"], "disagreement": disagreement}
-
-    def settings(self) -> dict[str, Any]:
-        """Those of DivideMix and VRI."""
-        return super().settings() | {"rectification": self.rectification}
+        return found | {"second_loss": other["loss"], "disagreement": float(disagreement(said).double().mean())}
