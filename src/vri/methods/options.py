@@ -42,7 +42,7 @@ class Configured(Method):
 
     def settings(self) -> dict[str, Any]:
         """All options of its own."""
-        return {name: value for name, (value, *_) in self._given.items()}
+        return {name: getattr(self, name) for name in self._given}
 
 
 def refuse(method: str, mistakes: Collection[str]) -> None:
