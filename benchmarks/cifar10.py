@@ -2,7 +2,7 @@
 
     vri data get cifar10n                                     # CIFAR-10 and its human labels
     python benchmarks/cifar10.py --seeds 1                    # resumes where it was stopped
-    python benchmarks/cifar10.py --table                      # docs/results.md, its picture and CSV
+    python benchmarks/cifar10.py --table                      # docs/results-quick.md, its picture and CSV
 
 Each run is a line of benchmarks/results/cifar10/runs.jsonl. A run that is there is not done again.
 """
@@ -141,5 +141,5 @@ if __name__ == "__main__":
     if given.seeds:
         run_grid(runs(given.seeds, given.root), FOLDER, processes=given.jobs)
     if given.table:
-        replace_block(DOCS / "results.md", "cifar10", table(), "Results on real data")
+        replace_block(DOCS / "results-quick.md", "cifar10", table(), "Quick scale: a smoke test")
         draw()

@@ -2,7 +2,7 @@
 
     python benchmarks/family.py --jobs 2 --minutes 120        # resumes where it was stopped; also on several machines
     python benchmarks/family.py --time --jobs 2               # one run of each row alone: what the whole grid takes
-    python benchmarks/family.py --table                       # the block in docs/results.md
+    python benchmarks/family.py --table                       # the block in docs/results-quick.md
 
 Each run is a line of benchmarks/results/family/runs.jsonl. Every method chooses learning rate and weight decay from the
 same small grid, for each data set and noise, by the validation accuracy of the first seed; the other seeds run with
@@ -27,7 +27,7 @@ from vri.paper.verdicts import p_value
 
 FOLDER = RESULTS / "family"
 SECONDS = FOLDER / "seconds"  # one run of each row, timed on a machine that did nothing else
-PAGE = Path(__file__).parent.parent / "docs" / "results.md"
+PAGE = Path(__file__).parent.parent / "docs" / "results-quick.md"
 
 SEEDS = (0, 1, 2)
 GRID = ((0.02, 5e-3), (0.05, 5e-4))  # learning rate, weight decay

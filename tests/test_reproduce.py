@@ -17,7 +17,7 @@ from vri.cli import main
 from vri.methods import METHODS
 from vri.methods.vri_literal import PAPER
 from vri.paper import report, verdicts
-from vri.paper.catalogue import EXPERIMENTS, runs_of
+from vri.paper.catalogue import EXPERIMENTS, parts_of, runs_of
 from vri.paper.estimate import seconds_of
 from vri.paper.examine import BINS, rectification, step_time
 from vri.paper.experiments import Column, Experiment, Grid, Results, TableRow
@@ -191,6 +191,14 @@ def test_other_seeds_run_with_what_the_first_has_chosen_on_validation_samples(tm
     assert complete.complete
     assert len(complete.records("GCE", "a")) == 3
     assert len(complete.records("GCE", "b")) == 1
+
+
+def test_some_rows_and_columns_can_be_run_alone() -> None:
+    (part,) = parts_of([choosing()], "medium", ["GCE"], ["b"])
+    assert [(r.settings.method, r.settings.rate, r.settings.epochs) for r in part.runs("medium", 3)] == [
+        ("gce", 0.2, 2),
+        ("gce", 0.2, 4),
+    ]
 
 
 def test_a_verdict_passes_over_cells_without_runs(tmp_path: Path) -> None:
@@ -448,6 +456,10 @@ def test_an_estimate_comes_from_runs_of_the_same_kind(small: Experiment, tmp_pat
             "'tab:flop' is no table or figure; did you mean 'tab:flip'?; expected all, list or some of tab:flip",
         ),
         (["tab:flip", "--scale", "huge"], "--scale huge: expected one of quick, medium, paper"),
+        (
+            ["tab:flip", "--scale", "medium", "--rows", "VRY", "--root", "."],
+            "--rows 'VRY': there is no such row at medium scale; did you mean 'VRI'?; expected some of cross-entropy; ",
+        ),
         (["tab:flip", "--seeds", "0"], "--seeds 0: expected 1 or more"),
         (["tab:flip", "--jobs", "0"], "--jobs 0: expected 1 or more"),
         (["tab:flip", "--minutes", "-1"], "--minutes -1: expected 0 or more"),

@@ -25,6 +25,8 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--seeds", type=int, default=3, help="runs of each cell (default 3)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1, with all cores)")
+    parser.add_argument("--rows", nargs="+", metavar="LABEL", help="run these rows only, in the order of the table")
+    parser.add_argument("--columns", nargs="+", metavar="LABEL", help="run these columns only")
     parser.add_argument("--minutes", type=float, help="start no run after this many minutes")
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder for runs, tables and figures")
     parser.add_argument("--root", help="folder to look in first for data sets")
@@ -39,7 +41,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri.paper.catalogue import find, lacking, runs_of, why_not
+    from vri.paper.catalogue import find, lacking, parts_of, runs_of, why_not
     from vri.paper.estimate import plan_text
     from vri.paper.experiments import Results
     from vri.paper.report import write_files, write_page
@@ -49,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.names == ["list"]:
         return _list(options, out)
     chosen = []
-    for experiment in find(options.names):
+    for experiment in parts_of(find(options.names), options.scale, options.rows, options.columns):
         absent = lacking(experiment, options.scale, options.root)
         if not absent or options.draw:
             chosen.append(experiment)
@@ -64,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
             return _submit(options, submit_options, _known(options, chosen, out), out)
         _run_all(options, chosen, out)
     unfinished = 0
-    for experiment in chosen:
+    for experiment in find([experiment.name for experiment in chosen]) if chosen else []:
         results = Results.read(experiment, options.scale, options.seeds, out)
         if not results.found:
             print(f"{experiment.name}: no runs yet", file=sys.stderr)

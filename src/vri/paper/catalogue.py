@@ -27,6 +27,32 @@ def find(names: Sequence[str]) -> list[Experiment]:
     return [EXPERIMENTS[name] for name in dict.fromkeys(names)]
 
 
+def parts_of(
+    experiments: Sequence[Experiment], scale: str, rows: Sequence[str] | None, columns: Sequence[str] | None
+) -> list[Experiment]:
+    """The experiments with only those of their rows and columns that have one of these labels; None is all."""
+    every = [experiment.grids[scale] for experiment in experiments]
+    for kind, wanted, known in (
+        ("row", rows, {row.label: None for grid in every for row in grid.rows}),
+        ("column", columns, {column.label: None for grid in every for column in grid.columns}),
+    ):
+        for label in wanted or ():
+            if label not in known:
+                raise ValueError(
+                    f"--{kind}s {label!r}: there is no such {kind} at {scale} scale{nearest(label, known)}; expected "
+                    f"some of {'; '.join(known)}"
+                )
+    parts = [
+        replace(
+            grid,
+            rows=[row for row in grid.rows if rows is None or row.label in rows],
+            columns=[column for column in grid.columns if columns is None or column.label in columns],
+        )
+        for grid in every
+    ]
+    return [replace(e, grids={**e.grids, scale: part}) for e, part in zip(experiments, parts, strict=True)]
+
+
 def lacking(experiment: Experiment, scale: str, root: str | None) -> list[str]:
     """Data sets that it needs and that were not found."""
     return [name for name in experiment.datasets(scale) if CATALOGUE[name].find(root) is None]
