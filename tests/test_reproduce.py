@@ -22,6 +22,7 @@ from vri.paper.estimate import seconds_of
 from vri.paper.examine import BINS, rectification, step_time
 from vri.paper.experiments import Column, Experiment, Grid, Results, TableRow
 from vri.paper.grid import TABLE, Run, as_columns, results, run_grid, submit
+from vri.paper.overview import NAME, write_overview
 from vri.paper.prepare import prepare
 from vri.paper.published import published
 from vri.paper.runs import RunTable
@@ -191,6 +192,29 @@ def test_other_seeds_run_with_what_the_first_has_chosen_on_validation_samples(tm
     assert complete.complete
     assert len(complete.records("GCE", "a")) == 3
     assert len(complete.records("GCE", "b")) == 1
+
+
+def test_the_overview_has_every_table_and_says_where_vri_stands(tmp_path: Path) -> None:
+    experiment = choosing()
+    experiment = replace(experiment, grids={"medium": with_rows(experiment.grids["medium"], "SCE", "sce")})
+    scores = {"vri": 0.7, "gce": 0.6, "sce": 0.8}
+    found = {run.key: validated(run, scores[run.settings.method], 0.5) for run in experiment.runs("medium", 1)}
+    write(tmp_path, found)
+    page = tmp_path / "page.md"
+    page.write_text(f"# Results\n\n<!-- begin {NAME} -->\n<!-- end {NAME} -->\n\nbelow\n")
+    write_overview([Results.read(experiment, "medium", 1, tmp_path)], page)
+    text = page.read_text()
+    assert text.endswith("below\n")
+    assert "| method | a | b |\n" in text
+    assert "| VRI | 70.0 (short) | – |\n" in text
+    assert "| GCE | 60.0 (short) | **60.0** (short) |\n" in text
+    assert "first in 0 of 1 columns and not significantly behind the first in 0 more" in text
+    assert "-10.0 points on average" in text
+    assert "| tab:x | VRI wins. | Does not hold." in text
+
+
+def with_rows(grid: Grid, label: str, method: str) -> Grid:
+    return replace(grid, rows=[*grid.rows, TableRow(label, {"method": method})])
 
 
 def test_some_rows_and_columns_can_be_run_alone() -> None:

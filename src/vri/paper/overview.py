@@ -1,0 +1,84 @@
+"""One page about all results at a scale: the main table, and what becomes of the paper's claims."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from vri.paper.experiments import Results
+from vri.paper.report import markdown_table, replace_block, spread
+from vri.paper.verdicts import LEVEL, p_value
+
+NAME = "overview"
+
+
+def overview(every: Sequence[Results]) -> str:
+    """The block: columns of all tables in which methods choose their settings, best values bold, then the claims."""
+    compared = [results for results in every if any(column.choices for column in results.grid.columns)]
+    columns = [(r, c.label) for r in compared for c in r.grid.columns if any(r.scores(row, c.label) for row in r.rows)]
+    rows = list(dict.fromkeys(row for results, _ in columns for row in results.rows))
+    means = {
+        (row, i): results.mean(row, column)
+        for i, (results, column) in enumerate(columns)
+        for row in rows
+        if row in results.rows and results.scores(row, column)
+    }
+    first = {i: max((m for (_, j), m in means.items() if j == i), default=0.0) for i in range(len(columns))}
+    table = [
+        [row, *(_cell(*columns[i], row, means.get((row, i)) == first[i]) for i in range(len(columns)))]
+        for row in rows
+        if any((row, i) in means for i in range(len(columns)))
+    ]
+    claims = [
+        [results.experiment.name, results.experiment.claim, results.experiment.verdict(results)]
+        for results in every
+        if results.complete or results.partial
+    ]
+    parts = [
+        "Test accuracy in %, last epoch, mean ± sd over seeds (one seed where there is no sd), and the length in "
+        "epochs that the row chose on validation samples; the best of each column in bold, – where nothing has run yet.",
+        markdown_table(["method", *(column for _, column in columns)], table),
+        _standing(columns),
+        "### The paper's claims at this scale",
+        markdown_table(["", "claim", "here"], claims),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def write_overview(every: Sequence[Results], page: Path) -> None:
+    """Put the block into a page, replacing an older one."""
+    replace_block(page, NAME, overview(every), "Results")
+
+
+def _cell(results: Results, column: str, row: str, best: bool) -> str:
+    values = results.scores(row, column) if row in results.rows else []
+    if not values:
+        return "–"
+    length = (results.choice(row, column) or "").removesuffix(" epochs")
+    mark = "" if results.decided(row, column) else "?"
+    text = f"**{spread(values)}**" if best else spread(values)
+    return f"{text} ({length}{mark})" if length else text
+
+
+def _standing(columns: Sequence[tuple[Results, str]]) -> str:
+    """In how many columns VRI's best form with trusted samples is first, or not significantly behind the first."""
+    first = near = judged = 0
+    gaps = []
+    for results, column in columns:
+        there = {row: results.scores(row, column) for row in results.rows if results.scores(row, column)}
+        ours = [row for row in there if row in ("VRI", "VRI with selected samples")]
+        others = [row for row in there if not row.startswith("VRI")]
+        if not ours or len(others) < 2:
+            continue
+        mine, rival = (max(rows, key=lambda row: statistics.mean(there[row])) for rows in (ours, others))
+        gap = statistics.mean(there[mine]) - statistics.mean(there[rival])
+        judged += 1
+        gaps.append(gap)
+        first += gap > 0
+        near += gap <= 0 and len(there[mine]) > 1 and p_value(there[mine], there[rival]) >= LEVEL
+    if not judged:
+        return ""
+    return (
+        f"**VRI with trusted samples (the better of its two forms) is first in {first} of {judged} columns and not "
+        f"significantly behind the first in {near} more; its distance to the best other method is "
+        f"{statistics.mean(gaps):+.1f} points on average.**"
+    )
