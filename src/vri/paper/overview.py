@@ -35,7 +35,8 @@ def overview(every: Sequence[Results]) -> str:
     ]
     parts = [
         "Test accuracy in %, last epoch, mean ± sd over seeds (one seed where there is no sd), and the length in "
-        "epochs that the row chose on validation samples; the best of each column in bold, – where nothing has run yet.",
+        "epochs that the row chose on validation samples; the best of each column in bold, – where nothing has "
+        "run yet.",
         markdown_table(["method", *(column for _, column in columns)], table),
         _standing(columns),
         "### The paper's claims at this scale",
