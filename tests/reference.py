@@ -86,7 +86,7 @@ class Reference:
         # line 7, eq:theta_update: the new φ, fresh ε, no gradient through the vector
         z, f = self._forward(self.theta, x, seed, keep_buffers=True)
         with torch.no_grad():
-            q = self._normal(self.meta_network(f, y))
+            q = self._normal(self.meta_network(f, y, z))
             vectors = self._draw(q, self._noise(len(y)))
         gradient = self._gradient(self._rectified_loss(vectors, z, y), self.theta)
         if due and self.lagged:
@@ -105,7 +105,7 @@ class Reference:
         z, f = self._forward(self.theta, x, seed)
         if self.kl_route == "objective":  # our default: v depends on θ through the logits alone
             f = f.detach()
-        q, kl = self._normal(self.meta_network(f, y)), torch.zeros(())
+        q, kl = self._normal(self.meta_network(f, y, z)), torch.zeros(())
         if self.prior_network is not None:
             kl = kl_divergence(q, self._normal(self.prior_network(f))).sum(1).mean()
         loss = self._rectified_loss(self._draw(q, noise), z, y)

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import io
+import math
 import re
 from collections import UserDict
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from reference import Reference, weights
 from vri import VRI
 from vri.backbones import small_cnn
 from vri.core.bilevel import HYPERGRADIENTS
-from vri.core.networks import BOUNDS
+from vri.core.networks import BOUNDS, belief_in
 from vri.core.objective import Gaussian
 
 CLASSES, WIDTH, COUNT = 3, 5, 12  # features are 5 wide
@@ -33,6 +34,7 @@ OPTIONS: dict[str, Any] = {  # the paper's; no test here leans on a default
     "log_var_bound": 2.0,
     "initial_mean": 0.0,
     "normalize": False,
+    "beliefs": False,
     "clean_weight": 0.0,
     "clean_updates": None,
     "meta_every": 1,
@@ -474,6 +476,25 @@ def test_a_bound_by_tanh_is_smooth_at_zero() -> None:
     s = free.posterior(features, labels).log_var
     torch.testing.assert_close(bounded.posterior(features, labels).log_var, 2 * torch.tanh(s / 2))
     torch.testing.assert_close(bounded.posterior(features, labels).mean, free.posterior(features, labels).mean)
+
+
+def test_beliefs_are_what_the_logits_say_about_a_label() -> None:
+    p = torch.tensor([[0.5, 0.25, 0.25], [1.0 - 2e-30, 1e-30, 1e-30]]).double()
+    found = belief_in(torch.tensor([1, 2]), p.log())
+    entropy = 1.5 * math.log(2)
+    expected = torch.tensor([[math.log(0.25), math.log(0.5), entropy], [-10.0, -10.0, 0.0]]).double()
+    torch.testing.assert_close(found, expected)
+    soft = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).double()
+    torch.testing.assert_close(belief_in(soft, p.log()), expected)
+
+
+def test_a_meta_network_that_reads_beliefs_needs_logits() -> None:
+    vri = method(beliefs=True)
+    features, labels = torch.randn(4, WIDTH).double(), torch.tensor([0, 1, 2, 0])
+    with pytest.raises(ValueError, match=r"reads beliefs \(beliefs=True\): expected logits, too; pass logits="):
+        vri.posterior(features, labels)
+    surer = vri.posterior(features, labels, 9 * torch.eye(CLASSES).double()[labels])
+    assert not torch.allclose(surer.mean, vri.posterior(features, labels, torch.zeros(4, CLASSES).double()).mean)
 
 
 def test_initial_mean_is_added_to_both_means() -> None:

@@ -66,21 +66,21 @@ def _run(options: argparse.Namespace) -> int:
         if options.submit:
             return _submit(options, submit_options, _known(options, chosen, out), out)
         _run_all(options, chosen, out)
-    unfinished, every = 0, []
+    unfinished, seen = 0, []
     for experiment in find([experiment.name for experiment in chosen]) if chosen else []:
         results = Results.read(experiment, options.scale, options.seeds, out)
         if not results.found:
             print(f"{experiment.name}: no runs yet", file=sys.stderr)
             unfinished += 1
             continue
-        every.append(results)
+        seen.append(results)
         write_files(results, out)
         print(_report(results, out))
         unfinished += not results.complete
         if options.page is not None and (results.complete or results.partial):
             write_page(results, out, options.page, options.seeds)
-    if options.page is not None and options.scale == "medium" and every:
-        write_overview(every, options.page)
+    if options.page is not None and options.scale == "medium" and seen:
+        write_overview(seen, options.page)
     if unfinished:
         print(f"{unfinished} of {len(chosen)} not finished; the same command resumes", file=sys.stderr)
     return 0

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from vri.core.objective import Gaussian
 
+_RULED_OUT = 10.0  # nats
+
 Bound = Callable[[Tensor, Tensor, float], Gaussian]
 
 
@@ -68,7 +70,8 @@ class MetaNetwork(nn.Module):
     """V_φ: features and label to the posterior q(v | x, y).
 
     With `normalize`, each sample's features are first scaled to mean 0 and variance 1: their scale drifts during
-    training, and tanh would saturate.
+    training, and tanh would saturate. With `beliefs`, it also reads what the classifier thinks of the label: how far a
+    label disagrees with the features is a product of both, which layers that read them side by side learn slowly.
     """
 
     def __init__(
@@ -82,20 +85,34 @@ class MetaNetwork(nn.Module):
         log_var_bound: float = 1.0,
         initial_mean: float = 0.0,
         normalize: bool = True,
+        beliefs: bool = False,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(num_classes, label_dim)
-        width = feature_dim + label_dim
+        width = feature_dim + label_dim + 3 * beliefs
         self.body = _GaussianMLP(width, num_classes, hidden, BOUNDS[bound][0], log_var_bound, initial_mean)
-        self.normalize = normalize
+        self.normalize, self.beliefs = normalize, beliefs
 
-    def forward(self, features: Tensor, labels: Tensor) -> Gaussian:
+    def forward(self, features: Tensor, labels: Tensor, logits: Tensor | None = None) -> Gaussian:
         """Posterior of each sample; a soft label is embedded as the mixture of its classes."""
         soft = labels.is_floating_point()
         embedded = labels @ self.embedding.weight if soft else self.embedding(labels)  # (n, label_dim)
         features = F.layer_norm(features, features.shape[1:]) if self.normalize else features
-        gaussian: Gaussian = self.body(torch.cat([features, embedded], dim=1))
+        seen = [features, embedded]
+        if self.beliefs:
+            assert logits is not None
+            seen.append(belief_in(labels, logits).to(features.dtype))
+        gaussian: Gaussian = self.body(torch.cat(seen, dim=1))
         return gaussian
+
+
+def belief_in(labels: Tensor, logits: Tensor) -> Tensor:
+    """What logits say about a label: log p(y), log p(y) − max log p, and the entropy (n, 3); no gradient passes."""
+    log_p = logits.detach().log_softmax(1)
+    own = (log_p * labels).sum(1) if labels.is_floating_point() else log_p.gather(1, labels[:, None]).squeeze(1)
+    entropy = -(log_p.exp() * log_p).sum(1)
+    # a label that is all but ruled out is no clearer for being ruled out further
+    return torch.stack([own.clamp_min(-_RULED_OUT), (own - log_p.amax(1)).clamp_min(-_RULED_OUT), entropy], dim=1)
 
 
 class PriorNetwork(nn.Module):

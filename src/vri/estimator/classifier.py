@@ -356,8 +356,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.module_, self.history_ = fitted.method.predictor, fitted.history
         self.evidence_["probability"] = fitted.beliefs.numpy()[everyone, given]
         if isinstance(fitted.method, VRI):
-            features = self._outputs(inputs)[1]
-            self.evidence_ |= outputs.rectification(fitted.method, features, torch.from_numpy(given))
+            self.evidence_ |= outputs.rectification(fitted.method, *self._outputs(inputs), torch.from_numpy(given))
         return fitted
 
     def _folds(self, given: Indices, count: int, seed: int) -> list[tuple[Indices, Indices]]:

@@ -52,12 +52,12 @@ def of(model: nn.Module, inputs: Tensor, head: str | None, transform: Transform 
 
 
 @torch.no_grad()
-def rectification(method: VRI, features: Tensor, labels: Tensor) -> dict[str, NDArray[np.float64]]:
+def rectification(method: VRI, logits: Tensor, features: Tensor, labels: Tensor) -> dict[str, NDArray[np.float64]]:
     """What the meta networks make of the labels; the disagreement only where there is a prior to disagree with."""
     trust, disagreement = [], []
     device = method.classifier.device
-    for f, y in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
-        posterior = method.posterior(f.to(device), y.to(device))
+    for z, f, y in zip(logits.split(_CHUNK), features.split(_CHUNK), labels.split(_CHUNK), strict=True):
+        posterior = method.posterior(f.to(device), y.to(device), z.to(device))
         weights = method.squash(posterior.mean)
         trust.append(weights.gather(1, y.to(device)[:, None]).squeeze(1).double().cpu())
         if method.has_prior:

@@ -51,6 +51,9 @@ class VRI(MetaMethod):
             learns from them as the meta network finds which ones help. Beyond the paper; 0 is the paper.
         normalize: scale each sample's features to mean 0 and variance 1 before the meta networks read them. Beyond
             the paper; False is the paper.
+        beliefs: let the meta network also read how likely the classifier finds the label, how far it is from the
+            likeliest class, and the entropy: it then sees a contradiction at once that it would have to learn from
+            features and label. Beyond the paper; False is the paper.
         meta_lr: learning rate of the meta networks' Adam.
         meta_amsgrad: let that Adam divide by the largest gradients it has seen (AMSGrad). Plain Adam divides by the
             recent ones: once the trusted samples are learned and the meta gradient fades, KL and noise alone would move
@@ -96,6 +99,7 @@ class VRI(MetaMethod):
         log_var_bound: float = 1.0,
         initial_mean: float = -2.0,
         normalize: bool = True,
+        beliefs: bool = False,
         meta_lr: float = 3e-4,
         meta_amsgrad: bool = True,
         meta_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None,
@@ -148,7 +152,7 @@ class VRI(MetaMethod):
         }
 
         def networks() -> dict[str, nn.Module]:
-            posterior = {"meta_network": MetaNetwork(width, num_classes, label_dim=label_dim, **shape)}
+            posterior = {"meta_network": MetaNetwork(width, num_classes, label_dim=label_dim, beliefs=beliefs, **shape)}
             return posterior | ({"prior_network": PriorNetwork(width, num_classes, **shape)} if self.has_prior else {})
 
         self.learn_with(networks)
@@ -159,12 +163,12 @@ class VRI(MetaMethod):
         inputs, y = self.classifier.unpack(batch, "training")
         trusted = self.unpack_meta(meta_batch) if self.meta_due else None
         forward = self.forward(inputs)
-        f = forward.detached.features
+        z_now, f = forward.detached  # what the meta networks read
         ahead, clean, found = None, None, {}
 
         if trusted is not None:
             # Look ahead with vectors v = μ + σε drawn from the posterior q: θ̂ = θ − α∇ℓ, Eq. (eq:theta_step).
-            q, epsilon = self.meta_network(f, y), self.draw(len(y))
+            q, epsilon = self.meta_network(f, y, z_now), self.draw(len(y))
             v = objective.reparameterize(q, epsilon)
             kl = objective.gaussian_kl(q, self.prior_network(f)).mean() if self.has_prior else None
             literal = self.kl_route == "features"  # the paper's text: KL inside ℓ, and through the features
@@ -181,14 +185,14 @@ class VRI(MetaMethod):
 
         # θ on the rectified loss, with the updated φ and fresh draws, which carry no gradient: Eq. (eq:theta_update).
         with torch.no_grad():
-            q = self.meta_network(f, y)
+            q = self.meta_network(f, y, z_now)
             v = objective.reparameterize(q, self.draw(len(y)))
         found |= self.spread(q)
         return self.update(forward, y, lambda z: objective.empirical_loss(v, z, y, self.squash), ahead, clean, found)
 
     def elbo(self, z: Tensor, f: Tensor, y: Tensor, epsilon: Tensor) -> Tensor:
         """ℓ(z, f) with λ·KL inside, Eq. (eq:obj1), as in the paper's text."""
-        q, p = self.meta_network(f, y), self.prior_network(f)
+        q, p = self.meta_network(f, y, z), self.prior_network(f)
         return objective.elbo_loss(q, p, epsilon, z, y, self.kl_weight or 0.0, self.squash)
 
     def draw(self, count: int) -> Tensor:
@@ -199,12 +203,14 @@ class VRI(MetaMethod):
         """Mean ‖σ²‖, which shows whether the posterior collapses to a point."""
         return {"variance": posterior.log_var.exp().norm(dim=1).mean()}
 
-    def posterior(self, features: Tensor, labels: Tensor) -> Gaussian:
-        """q(v | x, y) of samples with these features and labels."""
+    def posterior(self, features: Tensor, labels: Tensor, logits: Tensor | None = None) -> Gaussian:
+        """q(v | x, y) of samples with these features and labels, and with `beliefs` these logits."""
         check_labels(labels, self.num_classes, "given")
         check_finite(features, "features")
         kind = features.dtype if labels.is_floating_point() else torch.long
-        gaussian: Gaussian = self.meta_network(features, labels.to(kind))
+        if self.meta_network.beliefs and logits is None:
+            raise ValueError("the meta network reads beliefs (beliefs=True): expected logits, too; pass logits=")
+        gaussian: Gaussian = self.meta_network(features, labels.to(kind), logits)
         return gaussian
 
     def prior(self, features: Tensor) -> Gaussian:
@@ -217,7 +223,7 @@ class VRI(MetaMethod):
 
     def rectify(self, logits: Tensor, features: Tensor, labels: Tensor, samples: int | None = None) -> Tensor:
         """Draw rectifying vectors from the posterior and apply them: (samples, n, c) rectified logits."""
-        posterior = self.posterior(features, labels)
+        posterior = self.posterior(features, labels, logits)
         noise = self.classifier.normal(samples or self.samples, len(labels), self.generator)
         vectors = objective.reparameterize(posterior, noise)
         return objective.rectify(vectors, logits, self.squash)

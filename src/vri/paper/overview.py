@@ -66,7 +66,7 @@ def _standing(columns: Sequence[tuple[Results, str]]) -> str:
     gaps = []
     for results, column in columns:
         there = {row: results.scores(row, column) for row in results.rows if results.scores(row, column)}
-        ours = [row for row in there if row in ("VRI", "VRI with selected samples")]
+        ours = [row for row in there if row == "VRI" or row.startswith("VRI with")]
         others = [row for row in there if not row.startswith("VRI")]
         if not ours or len(others) < 2:
             continue
@@ -79,7 +79,7 @@ def _standing(columns: Sequence[tuple[Results, str]]) -> str:
     if not judged:
         return ""
     return (
-        f"**VRI with trusted samples (the better of its two forms) is first in {first} of {judged} columns and not "
+        f"**VRI with trusted samples (the best of its forms) is first in {first} of {judged} columns and not "
         f"significantly behind the first in {near} more; its distance to the best other method is "
         f"{statistics.mean(gaps):+.1f} points on average.**"
     )

@@ -158,6 +158,7 @@ STRONGEST: dict[str, tuple[str, dict[str, Any]]] = {
     "label smoothing": ("label-smoothing", {**_NOTHING, "options": {"smoothing": 0.2}}),
     "VRI": ("vri", {}),
     "VRI with selected samples": ("vri", {"join_selected": True}),
+    "VRI with selected samples and beliefs": ("vri", {"join_selected": True, "options": {"beliefs": True}}),
     "fine-tuned": ("fine-tuned", {}),
     "MW-Net": ("mw-net", {}),
     "GLC": ("glc", {}),
