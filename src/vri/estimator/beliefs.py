@@ -1,12 +1,14 @@
 """What a classifier believed of some samples, averaged over the epochs of its training."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vri.data.batches import Transform
+from vri.estimator.samples import with_labels
 from vri.files import atomic_write
 from vri.training.evaluation import predict
 from vri.training.progress import Row
@@ -21,7 +23,7 @@ class Beliefs:
     """
 
     def __init__(
-        self, model: nn.Module, inputs: Tensor, epochs: int, transform: Transform | None, path: Path | None
+        self, model: nn.Module, inputs: Any, epochs: int, transform: Transform | None, path: Path | None
     ) -> None:
         self._model, self._inputs, self._transform, self._path = model, inputs, transform, path
         self._first = epochs // _SKIPPED + 1
@@ -49,6 +51,5 @@ class Beliefs:
         return found.double()
 
     def _now(self) -> Tensor:
-        labels = torch.zeros(len(self._inputs), dtype=torch.int64)
-        found = predict(self._model, (self._inputs, labels), transform=self._transform)
+        found = predict(self._model, with_labels(self._inputs), transform=self._transform)
         return torch.cat([logits.float().softmax(1).cpu() for logits, _ in found])

@@ -1,16 +1,37 @@
 """What `VRIClassifier` refuses, all mistakes at once."""
 
+import inspect
 import warnings
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from vri.estimator import ensemble
-from vri.estimator.labels import Indices, Mask
+from vri.estimator import ensemble, own_estimator
+from vri.estimator.labels import MISSING, UNLABELLED, Indices, Mask
 from vri.methods import METHODS
-from vri.methods.options import must_be, one_of
+from vri.methods.options import must_be, one_of, useless
 from vri.training.selection import KINDS
+
+_NETWORK_ONLY = (
+    "module",
+    "method",
+    "method_options",
+    "hidden",
+    "epochs",
+    "batch_size",
+    "lr",
+    "weight_decay",
+    "validation_fraction",
+    "selection",
+    "evidence",
+    "checkpoint_dir",
+)
+
+
+class OddDataWarning(UserWarning):
+    """Something about the data is most probably a mistake."""
 
 
 def settings(classifier: Any) -> None:
@@ -27,7 +48,10 @@ def settings(classifier: Any) -> None:
         *must_be("epochs", c.epochs, c.epochs is None or c.epochs >= 1, "None, or at least 1"),
         *must_be("batch_size", c.batch_size, c.batch_size is None or c.batch_size >= 1, "None, or at least 1"),
         *must_be("cross_fit", k, k is None or k == 0 or k >= 2, "None, 0, or at least 2"),
+        *one_of("unlabelled", c.unlabelled, UNLABELLED),
         *_evidence(c),
+        *_estimator(c),
+        *_device(c.device),
     ]
     if mistakes:
         raise ValueError("VRIClassifier got settings it can't use: " + "; ".join(mistakes))
@@ -42,6 +66,60 @@ def _evidence(c: Any) -> list[str]:
     if c.cross_fit == 0 and fine and not alone:
         found += must_be("cross_fit", 0, False, f"None or at least 2 with evidence={c.evidence!r}")
     return found
+
+
+def _estimator(c: Any) -> list[str]:
+    """Mistakes of an estimator of the user's, and settings that would have no effect beside it."""
+    if c.estimator is None:
+        return []
+    reason = own_estimator.check(c.estimator)
+    if reason is not None:
+        return [reason]
+    defaults = inspect.signature(type(c)).parameters
+    others = {name: getattr(c, name) for name in _NETWORK_ONLY}
+    changed = [name for name, value in others.items() if value is not defaults[name].default]
+    found = useless(others, [name for name in changed if others[name] != defaults[name].default], "estimator is set")
+    return found + must_be("cross_fit", 0, c.cross_fit != 0, "None or at least 2 with an estimator")
+
+
+def _device(name: str) -> list[str]:
+    if name == "auto":
+        return []
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        return [f"device={name!r} (expected 'auto', 'cpu', or a device of this machine; torch says: {reason})"]
+    return []
+
+
+def labelled(given: Indices, trusted: Mask | None) -> Mask:
+    """(n,) which samples have a label; a trusted one must."""
+    found: Mask = given != MISSING
+    if trusted is not None and not found[trusted].all():
+        raise ValueError(
+            f"sample {int((trusted & ~found).argmax())} is trusted, but has no label; expected only labels that are "
+            "known to be right to be trusted"
+        )
+    return found
+
+
+def about_text(X: Any, error: ValueError) -> ValueError:
+    """The error of scikit-learn, with the column of X that is not numbers."""
+    if "could not convert" not in str(error):
+        return error
+    names = list(getattr(X, "columns", range(np.shape(X)[1])))
+    for place, name in enumerate(names):
+        column = np.asarray(X[name] if hasattr(X, "columns") else np.asarray(X, object)[:, place], object)
+        for value in column:
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                return ValueError(
+                    f"column {name!r} of X has the value {value!r}; expected numbers: make a column of 0 and 1 of each "
+                    "category (pandas.get_dummies), or leave the column out"
+                )
+    return error
 
 
 def usable(mask: Mask | None, given: Indices, classes: NDArray[Any]) -> Mask | None:

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vri.data.batches import Transform
+from vri.data.batches import Data, Transform
+from vri.estimator import samples
 from vri.estimator.beliefs import Beliefs
 from vri.methods import METHODS, Method
 from vri.training.early_stopping import KeepBest
@@ -50,12 +51,12 @@ class Fitted:
     beliefs: Tensor
 
 
-def schedule(samples: int, epochs: int | None, batch_size: int | None, normalised: bool = False) -> tuple[int, int]:
+def schedule(size: int, epochs: int | None, batch_size: int | None, normalised: bool = False) -> tuple[int, int]:
     """Epochs and batch size for so many training samples, where they are not given."""
     if batch_size is None:
-        batch_size = int(min(max(samples // 50, _BATCH[0]), _BATCH[1], math.ceil(samples / 3)))
+        batch_size = int(min(max(size // 50, _BATCH[0]), _BATCH[1], math.ceil(size / 3)))
     if epochs is None:
-        per_epoch = max(1, samples // batch_size)
+        per_epoch = max(1, size // batch_size)
         fewest, most = math.ceil(_STEPS[0] / per_epoch), max(1, _STEPS[1] // per_epoch)
         least, longest = _EPOCHS_NORMALISED if normalised else _EPOCHS
         epochs = int(min(max(least, fewest), max(most, least), longest))
@@ -89,10 +90,10 @@ def divide(
 
 def fit_network(
     build: Callable[[], nn.Module],
-    inputs: Tensor,
+    inputs: Any,
     labels: Tensor,
     part: Part,
-    judged: Tensor,
+    judged: Any,
     *,
     num_classes: int,
     method: str,
@@ -111,10 +112,11 @@ def fit_network(
 ) -> Fitted:
     """Train, and end with the weights of the best epoch where samples are held out, see `KeepBest`.
 
-    `judged` are the inputs whose labels are to be judged. What the user may want to know goes to `remarks`.
+    `judged` are the inputs whose labels are to be judged; these and `inputs` may be anything that `samples` knows.
+    What the user may want to know goes to `remarks`.
     """
     model = build().to(device)
-    if inputs.dim() == 4:
+    if isinstance(inputs, Tensor) and inputs.dim() == 4:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # convolutions are faster in it
     normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
     if lr is None:
@@ -124,14 +126,18 @@ def fit_network(
     generator = torch.Generator().manual_seed(seed)
     trainer = kind(model, num_classes, optimizer, generator=generator, **options)
     epochs, batch_size = schedule(len(part.train), epochs, batch_size, normalised)
-    held = None if part.validation is None else (inputs[part.validation], labels[part.validation])
+
+    def chosen(rows: Tensor) -> Data:
+        return samples.with_labels(samples.part(inputs, rows), labels[rows])
+
+    held = None if part.validation is None else chosen(part.validation)
     clean = None
     if part.clean is not None and (kind.needs_trusted or kind.can_select):
-        clean = (inputs[part.clean], labels[part.clean])
+        clean = chosen(part.clean)
     beliefs = Beliefs(model, judged, epochs, transform, None if folder is None else folder / "beliefs.npz")
     history = train(
         trainer,
-        (inputs[part.train], labels[part.train]),
+        chosen(part.train),
         clean,
         epochs=epochs,
         batch_size=batch_size,

@@ -22,7 +22,8 @@ class Scaling:
     """How inputs are brought to the scale that networks like; learned on the training inputs.
 
     Attributes:
-        kind: "columns" (each to mean 0, variance 1), "channels" (uint8 images, likewise for each channel) or "none".
+        kind: "columns" (each to mean 0, variance 1), "channels" (uint8 images, likewise for each channel), "none", or
+            "integers", which stay as they are (token ids).
         mean: of each column or channel.
         scale: standard deviation of each; 1 where it is constant.
         projection: (columns, components) for wide sparse matrices, applied first; None without.
@@ -34,13 +35,16 @@ class Scaling:
     projection: Floats | None = None
 
     @classmethod
-    def learn(cls, inputs: Any, own_module: bool, seed: int) -> "Scaling":
-        """From the training inputs; a user's own module gets everything but uint8 images as it is."""
+    def learn(cls, inputs: Any, own_module: bool, seed: int, integers: bool = False) -> "Scaling":
+        """From the training inputs; a user's own module gets everything but uint8 images as it is.
+
+        `integers` leaves integers as they are; else they become floats.
+        """
         nothing = np.zeros(0, np.float32)
         if inputs.ndim > 2 and inputs.dtype == np.uint8:
             return cls("channels", *_moments(inputs.reshape(*inputs.shape[:2], -1), (0, 2), 1 / 255))
         if own_module:
-            return cls("none", nothing, nothing)
+            return cls("integers" if integers else "none", nothing, nothing)
         projection = None
         if sparse.issparse(inputs) and inputs.shape[1] > _WIDE:
             projection = _project(inputs, seed)
@@ -59,6 +63,8 @@ class Scaling:
         """
         if self.kind == "channels":
             return torch.from_numpy(np.ascontiguousarray(inputs))
+        if self.kind == "integers":
+            return torch.from_numpy(np.ascontiguousarray(inputs, np.int64))
         if self.projection is not None:
             inputs = np.asarray(inputs @ self.projection)
         dense = np.array(inputs.toarray() if sparse.issparse(inputs) else inputs, dtype=np.float32, order="C")

@@ -1,6 +1,7 @@
 """What a trained network makes of many samples."""
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 
 from vri.core.model import call, read_outputs
 from vri.core.objective import gaussian_kl
-from vri.data.batches import Transform
+from vri.data.batches import Batches, Transform
+from vri.estimator.samples import with_labels
 from vri.methods import VRI
 from vri.methods.two_networks import networks_of
 
@@ -17,12 +19,12 @@ _CHUNK = 1000  # samples of one forward pass
 
 
 @torch.no_grad()
-def of(model: nn.Module, inputs: Tensor, head: str | None, transform: Transform | None) -> tuple[Tensor, Tensor]:
+def of(model: nn.Module, inputs: Any, head: str | None, transform: Transform | None) -> tuple[Tensor, Tensor]:
     """Logits, in double precision, and features of all samples, on the CPU; of an ensemble, the first one's features.
 
     Args:
         model: in evaluation mode.
-        inputs: of all samples.
+        inputs: of all samples, in any way that `samples` knows.
         head: name of the last layer, whose inputs are the features; None for a model that returns them.
         transform: of a batch of inputs.
     """
@@ -34,13 +36,17 @@ def of(model: nn.Module, inputs: Tensor, head: str | None, transform: Transform 
     seen: list[Tensor] = []
     hook = None
     if head is not None:
-        hook = model.get_submodule(head).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        hook = model.get_submodule(head).register_forward_pre_hook(
+            lambda _, args, kwargs: seen.append(next(iter((*args, *kwargs.values())))), with_kwargs=True
+        )
     logits, features = [], []
     device = next(model.parameters()).device
+    batches = Batches(
+        with_labels(inputs), _CHUNK, seed=0, shuffle=False, drop_last=False, device=device, transform=transform
+    )
     try:
-        for part in inputs.split(_CHUNK):
-            on_device = part.to(device)
-            batch, own = read_outputs(call(model, on_device if transform is None else transform(on_device, 0)))
+        for part, _ in batches.epoch(0):
+            batch, own = read_outputs(call(model, part))
             logits.append(batch.double().cpu())
             shown = seen.pop() if seen else own
             assert shown is not None  # `find_head` names a layer unless the model returns features

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from vri import backbones
@@ -16,9 +17,11 @@ from vri.estimator.ensemble import NETWORK, Ensemble
 from vri.estimator.evidence import Pool
 from vri.estimator.inputs import Scaling
 from vri.estimator.members import MEMBERS
+from vri.estimator.own_estimator import OwnEstimator
 from vri.files import atomic_write
 from vri.methods.two_networks import Ensemble as Networks
 
+_NO_SCALING = Scaling("none", np.zeros(0, np.float32), np.zeros(0, np.float32))
 _FORMAT = "vri classifier 1"
 _PLAIN = (str, bool, int, float, type(None))
 
@@ -32,13 +35,15 @@ def save(classifier: Any, path: Path) -> None:
             f"the label {odd!r} is a {type(odd).__name__}; expected strings, numbers, booleans or None, which a file "
             "without code can hold: fit with such labels, or pickle the classifier"
         )
-    scaling = classifier._scaling
     network = classifier.module_
+    scaling = getattr(classifier, "_scaling", _NO_SCALING)  # an estimator of the user's has none
     tensors = {} if network is None else {f"module.{name}": value for name, value in network.state_dict().items()}
     for name in ("mean", "scale", "projection"):
         value = getattr(scaling, name)
         if value is not None:
             tensors[f"scaling.{name}"] = torch.from_numpy(value)
+    if classifier.estimator is not None:
+        tensors |= {f"pool.{name}": torch.from_numpy(np.atleast_1d(v)) for name, v in vars(classifier._pool).items()}
     others = classifier._ensemble
     if others is not None:
         for name, value in _ensemble_arrays(others).items():
@@ -48,7 +53,8 @@ def save(classifier: Any, path: Path) -> None:
         "classes": json.dumps(classes),
         "classes_dtype": "object" if classifier.classes_.dtype == object else classifier.classes_.dtype.str,
         "scaling": scaling.kind,
-        "features": str(classifier.n_features_in_),
+        "features": str(getattr(classifier, "n_features_in_", None)),
+        "own_estimator": str(classifier.estimator is not None),
         "own_module": str(classifier.module is not None),
         "inputs": str(_input_width(classifier)),
         "hidden": json.dumps(list(classifier.hidden)),
@@ -60,10 +66,11 @@ def save(classifier: Any, path: Path) -> None:
         file.write(to_bytes(whole, metadata=about))
 
 
-def load(kind: type[Any], path: Path, module: Any) -> Any:
+def load(kind: type[Any], path: Path, module: Any, estimator: Any) -> Any:
     """A classifier that predicts as the saved one did."""
     about, tensors = _read(path)
-    about = {"network": "True", "ensemble": "null", **about}  # files of versions that had only a network
+    # files of versions that had only a network
+    about = {"network": "True", "ensemble": "null", "own_estimator": "False", **about}
     try:
         found, network = _described(kind, module, about, tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, MemoryError) as error:
@@ -72,6 +79,8 @@ def load(kind: type[Any], path: Path, module: Any) -> Any:
             f"{path} is damaged ({type(error).__name__}: {reason}); expected a file as VRIClassifier.save wrote it"
         ) from None
     found.module_ = None
+    if about["own_estimator"] == "True":
+        return _with_estimator(found, path, estimator, tensors)
     if about["network"] != "True":
         return found
     if network is None:
@@ -92,6 +101,21 @@ def load(kind: type[Any], path: Path, module: Any) -> Any:
     return found
 
 
+def _with_estimator(found: Any, path: Path, estimator: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if estimator is None:
+        raise ValueError(
+            f"{path} belongs to a scikit-learn estimator of your own, which is not in the file; pass the fitted one "
+            "(`estimator_`, which joblib or pickle can keep) as estimator="
+        )
+    check_is_fitted(estimator)
+    found.estimator = found.estimator_ = estimator
+    found._own = OwnEstimator(estimator, found.classes_)
+    found._pool = Pool(
+        **{name.removeprefix("pool."): t.numpy() for name, t in tensors.items() if name.startswith("pool.")}
+    )
+    return found
+
+
 def _described(
     kind: type[Any], module: Any, about: dict[str, str], tensors: dict[str, torch.Tensor]
 ) -> tuple[Any, nn.Module | None]:
@@ -103,7 +127,8 @@ def _described(
         classes = classes.astype(about["classes_dtype"])
     found = kind(module=module, hidden=hidden)
     found.classes_ = classes
-    found.n_features_in_ = int(about["features"])
+    if about["features"] != "None":
+        found.n_features_in_ = int(about["features"])
     arrays = {name.removeprefix("scaling."): t.numpy() for name, t in tensors.items() if name.startswith("scaling.")}
     found._scaling = Scaling(about["scaling"], **arrays)
     found._ensemble = _ensemble(json.loads(about["ensemble"]), tensors)
@@ -149,5 +174,5 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
 
 
 def _input_width(classifier: Any) -> int:
-    projection = classifier._scaling.projection
-    return int(classifier.n_features_in_ if projection is None else projection.shape[1])
+    projection = getattr(classifier, "_scaling", _NO_SCALING).projection
+    return int(getattr(classifier, "n_features_in_", 0) if projection is None else projection.shape[1])

@@ -6,7 +6,7 @@ the losses of all training samples at the beginning of an epoch.
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +32,13 @@ class Selection:
             the easiest samples, which say little about the others. "mixture" determines the number itself.
         warm_up: epochs of plain cross-entropy before the first selection; by default a quarter of all, at most 10
             (the paper's number for CIFAR-10; it takes 30 for CIFAR-100), before wrong labels are memorised.
+        names: of the classes, for remarks; their numbers if not given.
     """
 
     kind: str = "balanced"
     size: int | None = None
     warm_up: int | None = None
+    names: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         wrong = []
@@ -60,7 +62,7 @@ class Selection:
                 f"warm_up={warm_up} of {epochs} epochs: expected fewer, so that some are left to learn with the "
                 "selected samples; lower warm_up or raise epochs"
             )
-        return SizedSelection(self.kind, size, warm_up)
+        return SizedSelection(self.kind, size, warm_up, self.names)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class SizedSelection:
     kind: str
     size: int
     warm_up: int
+    names: Sequence[Any] | None = None
 
     def settings(self) -> dict[str, Any]:
         """What must be the same when a run is resumed."""
@@ -215,14 +218,16 @@ def _remark(selection: SizedSelection, counts: Tensor, available: Tensor, loss: 
         wanted = selection.size // num_classes
         few = ((available > 0) & (available < wanted)).nonzero().squeeze(1).tolist()
     if gone:
-        parts.append(f"no training sample has label {_names(gone)}")
+        parts.append(f"no training sample has label {_names(gone, selection.names)}")
     if missing:
-        parts.append(f"none of label {_names(missing)} was selected")
+        parts.append(f"none of label {_names(missing, selection.names)} was selected")
     if few:
-        parts.append(f"label {_names(few)} has fewer samples than the {selection.size // num_classes} asked for")
+        parts.append(
+            f"label {_names(few, selection.names)} has fewer samples than the {selection.size // num_classes} asked for"
+        )
     return "; ".join(parts) or None
 
 
-def _names(classes: list[int]) -> str:
-    shown = ", ".join(map(str, classes[:5]))
+def _names(classes: list[int], names: Sequence[Any] | None) -> str:
+    shown = ", ".join(repr(k if names is None else names[k]) for k in classes[:5])
     return shown if len(classes) <= 5 else f"{shown} and {len(classes) - 5} more"
