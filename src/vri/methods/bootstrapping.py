@@ -11,6 +11,7 @@ from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
+from vri.methods.options import option
 
 
 def soft_bootstrapping(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
@@ -49,6 +50,9 @@ class Bootstrapping(CrossEntropy):
     cost = Cost(1.1, 1.0)
     tuned = Rates((0.02, 5e-3), (0.05, 5e-3))
 
+    hard: bool = option(False)
+    beta: float = option(0.95, "a number in (0, 1]")
+
     def __init__(
         self,
         model: nn.Module,
@@ -60,9 +64,7 @@ class Bootstrapping(CrossEntropy):
         **options: Any,
     ) -> None:
         beta = (0.8 if hard else 0.95) if beta is None else beta
-        self.hard = self.option("hard", hard)
-        self.beta = self.option("beta", beta, "a number in (0, 1]")
-        super().__init__(model, num_classes, optimizer, **options)
+        super().__init__(model, num_classes, optimizer, hard=hard, beta=beta, **options)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on the mixed labels."""

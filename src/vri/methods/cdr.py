@@ -1,16 +1,15 @@
 """CDR: only critical parameters learn from the labels; the others decay."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import Parameters
 from vri.methods.base import Metrics, accuracy, read_metrics
-from vri.methods.options import Configured
+from vri.methods.options import Configured, option
 
 
 def critical_gradient(parameters: Mapping[str, Tensor], gradient: Parameters, kept: float, factor: float) -> Parameters:
@@ -52,17 +51,7 @@ class CDR(Configured):
         "2021)"
     )
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        noise_rate: float = 0.2,
-        **options: Any,
-    ) -> None:
-        self.noise_rate = self.option("noise_rate", noise_rate, "a number in [0, 1)")
-        super().__init__(model, num_classes, optimizer, **options)
+    noise_rate: float = option(0.2, "a number in [0, 1)")
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step on the critical parameters."""

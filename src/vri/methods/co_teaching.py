@@ -10,6 +10,7 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.losses import sample_losses
+from vri.methods.options import option
 from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
 
 
@@ -37,20 +38,11 @@ class CoTeaching(TwoNetworks):
     cost: Cost | None = Cost(2.2, 2.0)
     tuned: Rates | None = Rates((0.05, 5e-3), (0.05, 5e-3))
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        noise_rate: float = 0.2,
-        num_gradual: int = 10,
-        exponent: float = 1.0,
-        **options: Any,
-    ) -> None:
-        self.noise_rate = self.option("noise_rate", noise_rate, "a number in [0, 1)")
-        self.num_gradual = self.option("num_gradual", num_gradual, "at least 1")
-        self.exponent = self.option("exponent", exponent, "more than 0")
+    noise_rate: float = option(0.2, "a number in [0, 1)")
+    num_gradual: int = option(10, "at least 1")
+    exponent: float = option(1.0, "more than 0")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         self.forget = 0.0  # 1 − R(T)
         self.saved += ["forget"]
@@ -94,18 +86,11 @@ class CoTeachingPlus(CoTeaching):
     cost = None
     tuned = None
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        warmup_epochs: int = 20,
-        **options: Any,
-    ) -> None:
-        self.warmup_epochs = self.option("warmup_epochs", warmup_epochs, "0 or more")
+    warmup_epochs: int = option(20, "0 or more")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.warming = warmup_epochs > 0
+        self.warming = self.warmup_epochs > 0
         self.saved += ["warming"]
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:

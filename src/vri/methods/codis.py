@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from vri.core.checks import Batch
 from vri.methods.base import Metrics
 from vri.methods.losses import sample_losses
+from vri.methods.options import option
 from vri.methods.two_networks import TwoNetworks, forget_rate, smallest
 
 
@@ -45,20 +46,11 @@ class CoDis(TwoNetworks):
         "Examples (ICCV 2023)"
     )
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        noise_rate: float = 0.2,
-        num_gradual: int = 10,
-        discrepancy_weight: float = 0.15,
-        **options: Any,
-    ) -> None:
-        self.noise_rate = self.option("noise_rate", noise_rate, "a number in [0, 1)")
-        self.num_gradual = self.option("num_gradual", num_gradual, "at least 1")
-        self.discrepancy_weight = self.option("discrepancy_weight", discrepancy_weight, "0 or more")
+    noise_rate: float = option(0.2, "a number in [0, 1)")
+    num_gradual: int = option(10, "at least 1")
+    discrepancy_weight: float = option(0.15, "0 or more")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         self.forget = 0.0  # 1 − R(T)
         self.saved += ["forget"]

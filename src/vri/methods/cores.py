@@ -11,6 +11,7 @@ from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot, sample_losses
+from vri.methods.options import option
 from vri.methods.restart import go_back, starting_point
 from vri.methods.views import concatenate, split_views
 
@@ -51,24 +52,13 @@ class CORES(CrossEntropy):
     needs_index = True
     views = ("weak", "strong")
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        beta: float = 2.0,
-        threshold: float = 0.0,
-        consistency: float = 0.4,
-        sieve_share: float = 0.4,
-        restart: bool = True,
-        **options: Any,
-    ) -> None:
-        self.beta = self.option("beta", beta, "0 or more")
-        self.threshold = self.option("threshold", threshold, "0 or less", threshold <= 0)
-        self.consistency = self.option("consistency", consistency, "0 or more")
-        self.sieve_share = self.option("sieve_share", sieve_share, "a number in (0, 1]")
-        self.restart = self.option("restart", restart)
+    beta: float = option(2.0, "0 or more")
+    threshold: float = option(0.0, "0 or less", lambda m: m.threshold <= 0)
+    consistency: float = option(0.4, "0 or more")
+    sieve_share: float = option(0.4, "a number in (0, 1]")
+    restart: bool = option(True)
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         self.kept = self.remember("kept", fill=1.0)  # v (size,)
         zeros = torch.zeros(num_classes, device=self.classifier.device, dtype=self.classifier.dtype)
@@ -76,8 +66,8 @@ class CORES(CrossEntropy):
         self.second_phase = False
         self._initial: dict[str, Any] | None = None  # state to start the second phase from
         self.saved += ["counts", "prior", "second_phase", "_initial"]
-        self.strength, self.sieving = beta, False  # β of this epoch, and whether samples are left out
-        self._switch = sieve_share  # share of the training after which the second phase starts
+        self.strength, self.sieving = self.beta, False  # β of this epoch, and whether samples are left out
+        self._switch = self.sieve_share  # share of the training after which the second phase starts
 
     def begin_training(self, size: int, trusted_batches: Callable[[], Iterable[Batch]] | None) -> None:
         """Begin with the first phase."""

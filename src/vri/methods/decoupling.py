@@ -1,14 +1,10 @@
 """Decoupling: two networks learn only where they disagree."""
 
-from typing import Any
-
-import torch
-from torch import nn
-
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.losses import sample_losses
+from vri.methods.options import option
 from vri.methods.two_networks import TwoNetworks, disagreement
 
 
@@ -34,17 +30,7 @@ class Decoupling(TwoNetworks):
     cost = Cost(2.1, 2.0)
     tuned = Rates((0.02, 5e-3), (0.05, 5e-4))
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        least_share: float = 0.1,
-        **options: Any,
-    ) -> None:
-        self.least_share = self.option("least_share", least_share, "a number in [0, 1]")
-        super().__init__(model, num_classes, optimizer, **options)
+    least_share: float = option(0.1, "a number in [0, 1]")
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of each network on the samples of disagreement."""

@@ -15,6 +15,7 @@ from vri.methods.base import Metrics
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.mixmatch import labelled_losses, probably_clean, ramp_up, sharpen, unlabelled_losses
 from vri.methods.mixup import draw_mixture, mix
+from vri.methods.options import option
 from vri.methods.two_networks import TwoNetworks, evaluating
 from vri.methods.views import concatenate, split_views, take_rows
 
@@ -62,30 +63,16 @@ class DivideMix(TwoNetworks):
     views = ("weak", "weak")
     ensemble = True
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        unlabelled_weight: float = 25.0,
-        threshold: float = 0.5,
-        temperature: float = 0.5,
-        alpha: float = 4.0,
-        balance: float = 1.0,
-        confidence_penalty: float = 1.0,
-        warmup_share: float = 0.1,
-        ramp_share: float = 16 / 300,
-        **options: Any,
-    ) -> None:
-        self.unlabelled_weight = self.option("unlabelled_weight", unlabelled_weight, "0 or more")
-        self.threshold = self.option("threshold", threshold, "a number in [0, 1)")
-        self.temperature = self.option("temperature", temperature, "more than 0")
-        self.alpha = self.option("alpha", alpha, "0 or more")
-        self.balance = self.option("balance", balance, "0 or more")
-        self.confidence_penalty = self.option("confidence_penalty", confidence_penalty, "0 or more")
-        self.warmup_share = self.option("warmup_share", warmup_share, "a number in [0, 1)")
-        self.ramp_share = self.option("ramp_share", ramp_share, "a number in [0, 1]")
+    unlabelled_weight: float = option(25.0, "0 or more")
+    threshold: float = option(0.5, "a number in [0, 1)")
+    temperature: float = option(0.5, "more than 0")
+    alpha: float = option(4.0, "0 or more")
+    balance: float = option(1.0, "0 or more")
+    confidence_penalty: float = option(1.0, "0 or more")
+    warmup_share: float = option(0.1, "a number in [0, 1)")
+    ramp_share: float = option(16 / 300, "a number in [0, 1]")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         # w (size,) as each network sees it
         self.clean = self.remember("clean", fill=1.0), self.remember("second_clean", fill=1.0)

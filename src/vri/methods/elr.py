@@ -10,6 +10,7 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
+from vri.methods.options import option
 
 _LEAST = 1e-4  # of 1 − ⟨p, t⟩, so that its logarithm stays finite
 
@@ -44,18 +45,10 @@ class ELR(CrossEntropy):
     cost = Cost(1.0, 1.0)
     tuned = Rates((0.05, 5e-4), (0.05, 5e-4))
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        weight: float = 3.0,
-        beta: float = 0.7,
-        **options: Any,
-    ) -> None:
-        self.weight = self.option("weight", weight, "0 or more")
-        self.beta = self.option("beta", beta, "a number in [0, 1)")
+    weight: float = option(3.0, "0 or more")
+    beta: float = option(0.7, "a number in [0, 1)")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         self.targets = self.remember("targets", num_classes)  # t (size, c)
 

@@ -16,6 +16,7 @@ from vri.methods.base import Metrics, accuracy
 from vri.methods.elr import early_learning_penalty
 from vri.methods.losses import one_hot
 from vri.methods.mixup import draw_mixture, mix
+from vri.methods.options import option
 from vri.methods.two_networks import TwoNetworks
 
 
@@ -50,29 +51,18 @@ class ELRPlus(TwoNetworks):
     needs_index = True
     ensemble = True
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        weight: float = 3.0,
-        beta: float = 0.7,
-        alpha: float = 1.0,
-        decay: float = 0.997,
-        ramp_share: float = 0.5,
-        **options: Any,
-    ) -> None:
-        self.weight = self.option("weight", weight, "0 or more")
-        self.beta = self.option("beta", beta, "a number in [0, 1)")
-        self.alpha = self.option("alpha", alpha, "0 or more")
-        self.decay = self.option("decay", decay, "a number in [0, 1)")
-        self.ramp_share = self.option("ramp_share", ramp_share, "a number in [0, 1]")
+    weight: float = option(3.0, "0 or more")
+    beta: float = option(0.7, "a number in [0, 1)")
+    alpha: float = option(1.0, "0 or more")
+    decay: float = option(0.997, "a number in [0, 1)")
+    ramp_share: float = option(0.5, "a number in [0, 1]")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         self.targets = self.remember("targets", num_classes), self.remember("second_targets", num_classes)
         self.average, self.second_average = Averaged(self.model), Averaged(self.second_model)
         self.saved += ["average", "second_average"]
-        self.following = decay  # γ
+        self.following = self.decay  # γ
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Set γ."""

@@ -14,7 +14,7 @@ from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.glc import corrected_cross_entropy
 from vri.methods.losses import one_hot
-from vri.methods.options import Configured
+from vri.methods.options import Configured, option
 
 
 class FasTEN(Configured):
@@ -46,20 +46,10 @@ class FasTEN(Configured):
         "Miscorrection (ECCV 2022)"
     )
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        noisy_weight: float = 0.5,
-        bound: float = 0.8,
-        **options: Any,
-    ) -> None:
-        self.noisy_weight = self.option(
-            "noisy_weight", noisy_weight, "more than 0: nothing else teaches the noisy head", noisy_weight > 0
-        )
-        self.bound = self.option("bound", bound, "more than 0")
+    noisy_weight: float = option(0.5, "more than 0: nothing else teaches the noisy head", lambda m: m.noisy_weight > 0)
+    bound: float = option(0.8, "more than 0")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         first = self.classifier
         with seeded(draw_seed(self.generator), torch.device("cpu")):

@@ -13,7 +13,7 @@ from vri.core.model import Outputs
 from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.losses import one_hot, sample_losses
-from vri.methods.options import Configured
+from vri.methods.options import Configured, option
 
 
 class FSR(Configured):
@@ -48,33 +48,21 @@ class FSR(Configured):
     name = "fsr"
     paper = "Zhang, Pfister, Learning Fast Sample Re-weighting Without Reward Data (ICCV 2021)"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        proxy_share: float = 0.04,
-        memory: float = 0.9,
-        weigh_share: float = 20 / 127,
-        lookahead_lr: float = 0.1,
-        pseudo_weight: float = 2.0,
-        pseudo_memory: float = 0.1,
-        **options: Any,
-    ) -> None:
-        self.proxy_share = self.option("proxy_share", proxy_share, "a number in (0, 1]")
-        self.memory = self.option("memory", memory, "a number in [0, 1)")
-        self.weigh_share = self.option("weigh_share", weigh_share, "a number in [0, 1]")
-        self.lookahead_lr = self.option("lookahead_lr", lookahead_lr, "more than 0")
-        self.pseudo_weight = self.option("pseudo_weight", pseudo_weight, "0 or more")
-        self.pseudo_memory = self.option("pseudo_memory", pseudo_memory, "a number in [0, 1)")
+    proxy_share: float = option(0.04, "a number in (0, 1]")
+    memory: float = option(0.9, "a number in [0, 1)")
+    weigh_share: float = option(20 / 127, "a number in [0, 1]")
+    lookahead_lr: float = option(0.1, "more than 0")
+    pseudo_weight: float = option(2.0, "0 or more")
+    pseudo_memory: float = option(0.1, "a number in [0, 1)")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         self._last = _last_layer(self.classifier.head_name, self.classifier.parameters, model)
         self.gains = self.remember("gains")
         self.classes = self.remember("classes", fill=-1.0)  # -1: never seen
         self.logits = self.remember("logits", num_classes)
         self.proxies = False  # whether there are any
-        self.weighing = weigh_share == 0
+        self.weighing = self.weigh_share == 0
         self.saved += ["proxies"]
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:

@@ -1,15 +1,14 @@
 """Generalised cross-entropy: a loss between cross-entropy and the mean absolute error."""
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
+from vri.methods.options import option
 
 
 def generalised_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:
@@ -37,17 +36,7 @@ class GCE(CrossEntropy):
     cost = Cost(1.0, 1.0)
     tuned = Rates((0.05, 5e-4), (0.05, 5e-4))
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        q: float = 0.7,
-        **options: Any,
-    ) -> None:
-        self.q = self.option("q", q, "a number in (0, 1]; 'cross-entropy' is q → 0", 0 < q <= 1)
-        super().__init__(model, num_classes, optimizer, **options)
+    q: float = option(0.7, "a number in (0, 1]; 'cross-entropy' is q → 0", lambda m: 0 < m.q <= 1)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of the generalised cross-entropy."""

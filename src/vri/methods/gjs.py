@@ -1,16 +1,16 @@
 """Generalised Jensen–Shannon divergence: a loss between cross-entropy and absolute error, with consistency."""
 
 import math
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
+from vri.methods.options import option
 from vri.methods.views import concatenate, split_views
 
 
@@ -50,17 +50,7 @@ class GJS(CrossEntropy):
     )
     views = ("strong", "strong")
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        label_weight: float = 0.3,
-        **options: Any,
-    ) -> None:
-        self.label_weight = self.option("label_weight", label_weight, "a number in (0, 1)")
-        super().__init__(model, num_classes, optimizer, **options)
+    label_weight: float = option(0.3, "a number in (0, 1)")
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step on both views."""

@@ -12,6 +12,7 @@ from vri.core.checks import Batch, check_meta_labels
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
+from vri.methods.options import option
 from vri.methods.restart import go_back, starting_point
 from vri.methods.two_networks import evaluating
 
@@ -60,18 +61,10 @@ class GLC(CrossEntropy):
     cost = Cost(2.1, 2.0)
     tuned = Rates((0.05, 5e-3), (0.05, 5e-4))
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        estimate_share: float = 0.5,
-        restart: bool = True,
-        **options: Any,
-    ) -> None:
-        self.estimate_share = self.option("estimate_share", estimate_share, "a number in (0, 1)")
-        self.restart = self.option("restart", restart)
+    estimate_share: float = option(0.5, "a number in (0, 1)")
+    restart: bool = option(True)
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         self.matrix: Tensor | None = None  # Ĉ; None in the first phase
         self.noisy_share = 1.0  # of all samples, noisy and trusted
@@ -79,7 +72,7 @@ class GLC(CrossEntropy):
         self._trusted_batches: Callable[[], Iterable[Batch]] | None = None
         self._initial: dict[str, Any] | None = None  # state to start the second phase from
         self.saved += ["matrix", "noisy_share", "_initial"]
-        self._switch = estimate_share  # share of the training after which it starts
+        self._switch = self.estimate_share  # share of the training after which it starts
 
     @property
     def meta_due(self) -> bool:

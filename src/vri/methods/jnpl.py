@@ -1,15 +1,13 @@
 """Joint negative and positive learning: what a sample is not, and what it is where the network is sure."""
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
 from vri.methods.base import Metrics
 from vri.methods.losses import sample_losses
-from vri.methods.options import Configured
+from vri.methods.options import Configured, option
 
 _LEAST = 1e-7  # of 1 − p, so that its logarithm stays finite
 
@@ -60,19 +58,8 @@ class JNPL(Configured):
     name = "jnpl"
     paper = "Kim, Yun, Shon, Kim, Joint Negative and Positive Learning for Noisy Labels (CVPR 2021)"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        weight: float = 0.01,
-        order: int = 3,
-        **options: Any,
-    ) -> None:
-        self.weight = self.option("weight", weight, "0 or more")
-        self.order = self.option("order", order, "a whole number from 0 to 9", 0 <= order <= 9)
-        super().__init__(model, num_classes, optimizer, **options)
+    weight: float = option(0.01, "0 or more")
+    order: int = option(3, "a whole number from 0 to 9", lambda m: 0 <= m.order <= 9)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of negative and positive learning."""

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
+from vri.methods.options import option
 from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
 
 
@@ -53,20 +54,11 @@ class JoCoR(TwoNetworks):
     cost = Cost(2.1, 2.0)
     tuned = Rates((0.2, 5e-4), (0.2, 5e-4), (1.0, 5e-5))  # its loss is a tenth of cross-entropy
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        noise_rate: float = 0.2,
-        num_gradual: int = 10,
-        co_weight: float = 0.9,
-        **options: Any,
-    ) -> None:
-        self.noise_rate = self.option("noise_rate", noise_rate, "a number in [0, 1)")
-        self.num_gradual = self.option("num_gradual", num_gradual, "at least 1")
-        self.co_weight = self.option("co_weight", co_weight, "a number in [0, 1)")
+    noise_rate: float = option(0.2, "a number in [0, 1)")
+    num_gradual: int = option(10, "at least 1")
+    co_weight: float = option(0.9, "a number in [0, 1)")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         self.forget = 0.0  # 1 − R(T)
         self.saved += ["forget"]

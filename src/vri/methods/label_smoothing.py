@@ -1,15 +1,13 @@
 """Label smoothing: cross-entropy with labels moved towards the uniform distribution."""
 
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
+from vri.methods.options import option
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
@@ -36,17 +34,7 @@ class LabelSmoothing(CrossEntropy):
     cost = Cost(1.0, 1.0)
     tuned = Rates((0.02, 5e-3), (0.05, 5e-3))
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        smoothing: float = 0.1,
-        **options: Any,
-    ) -> None:
-        self.smoothing = self.option("smoothing", smoothing, "a number in [0, 1)")
-        super().__init__(model, num_classes, optimizer, **options)
+    smoothing: float = option(0.1, "a number in [0, 1)")
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on smoothed labels."""

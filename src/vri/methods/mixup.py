@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
+from vri.methods.options import option
 
 
 def mix(inputs: Any, order: Tensor, share: float) -> Any:
@@ -55,17 +56,7 @@ class Mixup(CrossEntropy):
     cost = Cost(1.0, 1.0)
     tuned = Rates((0.02, 5e-3), (0.05, 5e-4))
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        alpha: float = 1.0,
-        **options: Any,
-    ) -> None:
-        self.alpha = self.option("alpha", alpha, "0 or more")
-        super().__init__(model, num_classes, optimizer, **options)
+    alpha: float = option(1.0, "0 or more")
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on mixed samples."""

@@ -10,6 +10,7 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
+from vri.methods.options import option
 
 _LEAST = 1e-12
 
@@ -55,22 +56,12 @@ class NCR(CrossEntropy):
     name = "ncr"
     paper = "Iscen, Valmadre, Arnab, Schmid, Learning with Neighbor Consistency for Noisy Labels (CVPR 2022)"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        weight: float = 0.3,
-        neighbours: int = 100,
-        temperature: float = 2.0,
-        start_share: float = 1 / 13,
-        **options: Any,
-    ) -> None:
-        self.weight = self.option("weight", weight, "a number in [0, 1]")
-        self.neighbours = self.option("neighbours", neighbours, "at least 1")
-        self.temperature = self.option("temperature", temperature, "more than 0")
-        self.start_share = self.option("start_share", start_share, "a number in [0, 1]")
+    weight: float = option(0.3, "a number in [0, 1]")
+    neighbours: int = option(100, "at least 1")
+    temperature: float = option(2.0, "more than 0")
+    start_share: float = option(1 / 13, "a number in [0, 1]")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         self.consistent = True  # past the start
 

@@ -1,14 +1,14 @@
 """Options of methods, checked all at once: each mistake says what came and what was expected."""
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from inspect import Parameter
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from vri.methods.base import Method
-
-T = TypeVar("T")
 
 RANGES: dict[str, Callable[[Any], bool]] = {
     "anything": lambda x: True,
@@ -22,27 +22,54 @@ RANGES: dict[str, Callable[[Any], bool]] = {
 }
 
 
+class Option(NamedTuple):
+    """A keyword of a method's constructor, also an attribute of the method."""
+
+    default: Any
+    expected: str
+    right: Callable[[Any], bool] | None  # whether the options of a method are as expected; None: see `RANGES`
+
+
+def option(default: Any, expected: str = "anything", right: Callable[[Any], bool] | None = None) -> Any:
+    """An option in the body of a `Configured` class: ``weight: float = option(3.0, "0 or more")``."""
+    return Option(default, expected, right)
+
+
 class Configured(Method):
-    """A method with options of its own, which must be the same when a run is resumed.
+    """A method with options of its own: keywords of the constructor, attributes, the same when a run is resumed."""
 
-    Its constructor passes each one through `option` before it calls this one, which refuses all mistakes at once.
-    """
+    options: Mapping[str, Option] = {}  # by name, inherited ones included
+    __signature__ = inspect.signature(Method)
 
-    _given: Mapping[str, tuple[Any, bool, str]] = {}  # name: value, whether it works, what was expected
+    def __init_subclass__(cls) -> None:
+        """Collect the options, leave their defaults as attributes, and name all keywords in the signature."""
+        super().__init_subclass__()
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
+        cls.options = {**cls.options, **own}
+        for name, held in own.items():
+            setattr(cls, name, held.default)
+        keywords = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=held.default, annotation=cls.__annotations__[name])
+            for name, held in own.items()
+        ]
+        _, *constructor = inspect.signature(cls.__init__).parameters.values()
+        inherited = inspect.signature(cls.__mro__[1]).parameters.values()
+        known = {p.name: p for p in (*inherited, *keywords, *constructor) if p.kind != p.VAR_KEYWORD}
+        cls.__signature__ = inspect.Signature(sorted(known.values(), key=lambda p: p.kind))
 
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
-        refuse(type(self).__name__, [m for name, given in self._given.items() for m in must_be(name, *given)])
+        for name in self.options.keys() & options.keys():
+            setattr(self, name, options.pop(name))
+        mistakes = []
+        for name, (_, expected, right) in self.options.items():
+            value = getattr(self, name)
+            mistakes += must_be(name, value, right(self) if right else RANGES[expected](value), expected)
+        refuse(type(self).__name__, mistakes)
         super().__init__(model, num_classes, optimizer, **options)
-
-    def option(self, name: str, value: T, expected: str = "anything", right: bool | None = None) -> T:
-        """The value, noted for `settings`; `right` says whether it is as expected, unless that is one of `RANGES`."""
-        works = RANGES[expected](value) if right is None else right
-        self._given = {**self._given, name: (value, works, expected)}
-        return value
 
     def settings(self) -> dict[str, Any]:
         """All options of its own."""
-        return {name: getattr(self, name) for name in self._given}
+        return {name: getattr(self, name) for name in self.options}
 
 
 def refuse(method: str, mistakes: Collection[str]) -> None:

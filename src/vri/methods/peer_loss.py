@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from vri.core.checks import Batch
 from vri.methods.base import Metrics
 from vri.methods.losses import one_hot
-from vri.methods.options import Configured
+from vri.methods.options import Configured, option
 
 _LEAST = 1e-5  # added to a probability, so that the loss that is subtracted stays bounded
 START, FULL = 20 / 300, 50 / 300  # shares of the training between which α grows
@@ -54,18 +54,11 @@ class PeerLoss(Configured):
     name = "peer-loss"
     paper = "Liu, Guo, Peer Loss Functions: Learning from Noisy Labels without Knowing Noise Rates (ICML 2020)"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        weight: float = 1.0,
-        **options: Any,
-    ) -> None:
-        self.weight = self.option("weight", weight, "0 or more")
+    weight: float = option(1.0, "0 or more")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.alpha = weight  # now; a loop of its own has no progress
+        self.alpha = self.weight  # now; a loop of its own has no progress
         self.saved += ["alpha"]
 
     def lr_scale(self, progress: float, schedule: Callable[[float], float]) -> float:

@@ -16,6 +16,7 @@ from vri.methods.layers import head_of, last_block, renew
 from vri.methods.losses import one_hot
 from vri.methods.mixmatch import labelled_losses, ramp_up, sharpen, unlabelled_losses
 from vri.methods.mixup import draw_mixture, mix
+from vri.methods.options import option
 from vri.methods.views import concatenate, split_views
 
 _PATH = 0.25  # learning rate × steps of a refinement: the authors' 1e-4 in 7 epochs of 351 steps
@@ -63,38 +64,22 @@ class PES(CrossEntropy):
     )
     needs_index = True
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        warmup_share: float = 0.125,
-        block_share: float = 0.035,
-        head_share: float = 0.035,
-        refine_lr: float | None = None,
-        semi: bool = False,
-        unlabelled_weight: float = 15.0,
-        temperature: float = 0.5,
-        alpha: float = 4.0,
-        **options: Any,
-    ) -> None:
-        phases = warmup_share + block_share + head_share < 1
-        self.warmup_share = self.option(
-            "warmup_share",
-            warmup_share,
-            "more than 0, and less than 1 with the others",
-            0 < warmup_share < 1 and phases,
-        )
-        self.block_share = self.option("block_share", block_share, "a number in [0, 1)")
-        self.head_share = self.option("head_share", head_share, "a number in [0, 1)")
-        self.refine_lr = self.option("refine_lr", refine_lr, "more than 0", refine_lr is None or refine_lr > 0)
-        self.semi = self.option("semi", semi)
-        self.unlabelled_weight = self.option("unlabelled_weight", unlabelled_weight, "0 or more")
-        self.temperature = self.option("temperature", temperature, "more than 0")
-        self.alpha = self.option("alpha", alpha, "0 or more")
+    warmup_share: float = option(
+        0.125,
+        "more than 0, and less than 1 with the others",
+        lambda m: 0 < m.warmup_share < 1 and m.warmup_share + m.block_share + m.head_share < 1,
+    )
+    block_share: float = option(0.035, "a number in [0, 1)")
+    head_share: float = option(0.035, "a number in [0, 1)")
+    refine_lr: float | None = option(None, "more than 0", lambda m: m.refine_lr is None or m.refine_lr > 0)
+    semi: bool = option(False)
+    unlabelled_weight: float = option(15.0, "0 or more")
+    temperature: float = option(0.5, "more than 0")
+    alpha: float = option(4.0, "0 or more")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.views = ("weak", "weak") if semi else ("weak",)
+        self.views = ("weak", "weak") if self.semi else ("weak",)
         self.parts = {"block": last_block(self.classifier), "head": head_of(self.classifier)}  # names of parameters
         self.block_optimizer, self.head_optimizer = (
             torch.optim.Adam([self.classifier.parameters[name] for name in names or self.parts["head"]])

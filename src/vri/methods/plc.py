@@ -10,7 +10,7 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.losses import one_hot
-from vri.methods.options import Configured
+from vri.methods.options import Configured, option
 
 _FEW = 1e-3  # relabelling a smaller share of the samples than this moves the bound
 
@@ -49,28 +49,17 @@ class PLC(Configured):
         "2021)"
     )
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        delta: float = 0.3,
-        increment: float = 0.1,
-        most: float = 0.9,
-        warmup_epochs: int = 8,
-        window: int = 5,
-        **options: Any,
-    ) -> None:
-        self.delta = self.option("delta", delta, "a number in [0, 1]")
-        self.increment = self.option("increment", increment, "0 or more")
-        self.most = self.option("most", most, "a number from delta to 1", delta <= most <= 1)
-        self.warmup_epochs = self.option("warmup_epochs", warmup_epochs, "0 or more")
-        self.window = self.option("window", window, "at least 1")
+    delta: float = option(0.3, "a number in [0, 1]")
+    increment: float = option(0.1, "0 or more")
+    most: float = option(0.9, "a number from delta to 1", lambda m: m.delta <= m.most <= 1)
+    warmup_epochs: int = option(8, "0 or more")
+    window: int = option(5, "at least 1")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.bound = delta  # δ now
+        self.bound = self.delta  # δ now
         self.labels = self.remember("labels", num_classes)  # to train on; a row of zeros: the given one
-        self.predictions = self.remember("predictions", window, num_classes)
+        self.predictions = self.remember("predictions", self.window, num_classes)
         self._place = 0  # of this epoch in the window
         self.saved += ["bound"]
 

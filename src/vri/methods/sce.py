@@ -1,10 +1,8 @@
 """Symmetric cross-entropy: cross-entropy plus its reverse."""
 
 import math
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core import objective
@@ -12,6 +10,7 @@ from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
+from vri.methods.options import option
 
 
 def reverse_cross_entropy(logits: Tensor, labels: Tensor, log_zero: float) -> Tensor:
@@ -44,21 +43,9 @@ class SCE(CrossEntropy):
     cost = Cost(1.0, 1.0)
     tuned = Rates((0.02, 5e-3), (0.05, 5e-3))
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        alpha: float = 0.1,
-        beta: float = 1.0,
-        log_zero: float = -4.0,
-        **options: Any,
-    ) -> None:
-        self.alpha = self.option("alpha", alpha, "0 or more")
-        self.beta = self.option("beta", beta, "0 or more, and not 0 like alpha", beta >= 0 and alpha + beta > 0)
-        self.log_zero = self.option("log_zero", log_zero, "less than 0", log_zero < 0)
-        super().__init__(model, num_classes, optimizer, **options)
+    alpha: float = option(0.1, "0 or more")
+    beta: float = option(1.0, "0 or more, and not 0 like alpha", lambda m: m.beta >= 0 and m.alpha + m.beta > 0)
+    log_zero: float = option(-4.0, "less than 0", lambda m: m.log_zero < 0)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of the symmetric cross-entropy."""

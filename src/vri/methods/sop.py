@@ -10,6 +10,7 @@ from vri.core.checks import Batch
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
+from vri.methods.options import option
 from vri.methods.views import concatenate, split_views
 
 _LEAST = 1e-4  # of a probability, as in the authors' code
@@ -47,23 +48,14 @@ class SOP(CrossEntropy):
     name = "sop"
     paper = "Liu, Zhu, Qu, You, Robust Training under Label Noise by Over-parameterization (ICML 2022)"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        lr_u: float = 1.0,
-        lr_v: float = 100.0,
-        start: float = 1e-8,
-        **options: Any,
-    ) -> None:
-        self.lr_u = self.option("lr_u", lr_u, "0 or more")
-        self.lr_v = self.option("lr_v", lr_v, "0 or more")
-        self.start = self.option("start", start, "a number in [0, 1)")
+    lr_u: float = option(1.0, "0 or more")
+    lr_v: float = option(100.0, "0 or more")
+    start: float = option(1e-8, "a number in [0, 1)")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.u = self.remember("u", 1, fill=start)
-        self.v = self.remember("v", num_classes, fill=start)
+        self.u = self.remember("u", 1, fill=self.start)
+        self.v = self.remember("v", num_classes, fill=self.start)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of the network, and of u and v of the batch's samples."""
@@ -111,19 +103,8 @@ class SOPPlus(SOP):
     name = "sop+"
     views = ("weak", "strong")
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        consistency: float = 0.9,
-        balance: float = 0.1,
-        **options: Any,
-    ) -> None:
-        self.consistency = self.option("consistency", consistency, "0 or more")
-        self.balance = self.option("balance", balance, "0 or more")
-        super().__init__(model, num_classes, optimizer, **options)
+    consistency: float = option(0.9, "0 or more")
+    balance: float = option(0.1, "0 or more")
 
     def regulariser(self, outputs: Tensor, q: Tensor) -> Tensor:
         """Consistency of the views, and balance of the classes."""

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.base import Metrics
-from vri.methods.options import Configured
+from vri.methods.options import Configured, option
 
 _LEAST = 1e-7  # of a probability, so that the derivative of its small power stays finite
 
@@ -48,28 +48,16 @@ class SR(Configured):
     name = "sr"
     paper = "Zhou, Liu, Wang, Zhai, Jiang, Ji, Learning with Noisy Labels via Sparse Regularization (ICCV 2021)"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        temperature: float = 0.5,
-        power: float = 0.1,
-        weight: float = 1.2,
-        growth: float = 1.03,
-        every: int = 1,
-        normalize: bool = True,
-        **options: Any,
-    ) -> None:
-        self.temperature = self.option("temperature", temperature, "more than 0")
-        self.power = self.option("power", power, "a number in (0, 1)")
-        self.weight = self.option("weight", weight, "0 or more")
-        self.growth = self.option("growth", growth, "1 or more", growth >= 1)
-        self.every = self.option("every", every, "at least 1")
-        self.normalize = self.option("normalize", normalize)
+    temperature: float = option(0.5, "more than 0")
+    power: float = option(0.1, "a number in (0, 1)")
+    weight: float = option(1.2, "0 or more")
+    growth: float = option(1.03, "1 or more", lambda m: m.growth >= 1)
+    every: int = option(1, "at least 1")
+    normalize: bool = option(True)
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.current_weight = weight
+        self.current_weight = self.weight
         self.saved += ["current_weight"]
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:

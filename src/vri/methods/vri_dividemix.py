@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from vri.core.checks import Batch
 from vri.methods.base import Metrics
 from vri.methods.dividemix import DivideMix
+from vri.methods.options import option
 from vri.methods.two_networks import disagreement
 from vri.methods.views import split_views
 from vri.methods.vri import VRI
@@ -34,21 +35,22 @@ class VRIDivideMix(DivideMix):
     needs_trusted = True
     can_select = True
 
+    rectification: Mapping[str, Any] = option({})
+
     def __init__(
         self,
         model: nn.Module,
         num_classes: int,
         optimizer: torch.optim.Optimizer,
         *,
-        rectification: Mapping[str, Any] | None = None,
         head: str | None = None,
         feature_dim: int | None = None,
         autocast: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         known: dict[str, Any] = {"head": head, "feature_dim": feature_dim, "autocast": autocast}
-        self.rectification = self.option("rectification", dict(rectification or {}))
         super().__init__(model, num_classes, optimizer, **known, **options)
+        self.rectification = dict(self.rectification or {})
         known |= self.rectification
         self.first, self.second = (
             VRI(one.model, num_classes, one.optimizer, generator=self.generator, **known) for one in self.classifiers
