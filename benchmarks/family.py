@@ -47,6 +47,7 @@ WRONG = {"flip": 0.4, "uniform": 0.54, "instance": 0.4}  # share of wrong labels
 WITH: dict[str, Any] = {"clean_weight": 4.0, "clean_updates": 300, "meta_smoothing": 0.1}
 WITHOUT: dict[str, Any] = {"clean_weight": 0.0, "meta_smoothing": 0.0}
 # VRI and its kin as published: what our defaults change besides γ
+# (measured when the meta networks of all rows were as wide as the paper's, hidden=(1024, 512))
 PAPER: dict[str, Any] = {"initial_mean": 0.0, "normalize": False, "meta_amsgrad": False, "meta_every": 1}
 KIN = {"vri": {**PAPER, "samples": 2}, "mc": {**PAPER, "samples": 2}, "non-bayesian": PAPER}
 META = ("l2rw", "mw-net", "pmw-net", "mlc", "mslc", "warpi", "mc", "non-bayesian", "vri-literal", "vri")

@@ -1,7 +1,7 @@
 """Do meta networks whose width follows the features lose anything against the paper's 1024-512?
 
     python benchmarks/meta_width.py --jobs 2 --minutes 60     # resumes where it was stopped
-    python benchmarks/meta_width.py --table
+    python benchmarks/meta_width.py --table                   # docs/defaults.md has it, written by defaults.py
 
 VRI with its defaults in the protocol of family.py (digits and Fashion-MNIST, MLP, three kinds of noise), 5 seeds,
 learning rate and decay as chosen there, judged by validation accuracy of the last epoch.
@@ -23,9 +23,11 @@ FOLDER = RESULTS / "meta_width"
 SEEDS = range(5)
 WIDTHS: dict[str, dict[str, Any]] = {
     "1024-512 (paper)": {"hidden": [1024, 512]},
-    "auto": {"hidden": "auto"},
-    "auto, meta_lr 6e-4": {"hidden": "auto", "meta_lr": 6e-4},
-    "auto, meta_lr 1.2e-3": {"hidden": "auto", "meta_lr": 1.2e-3},
+    "256-128, meta_lr 1.2e-3 (default)": {"hidden": [256, 128], "meta_lr": 1.2e-3},
+    "256-128, meta_lr 6e-4": {"hidden": [256, 128], "meta_lr": 6e-4},
+    "256-128": {"hidden": [256, 128]},
+    "512, meta_lr 6e-4": {"hidden": [512], "meta_lr": 6e-4},
+    "512": {"hidden": [512]},
     "64-32": {"hidden": [64, 32]},
 }
 RATES = {"digits": VRI.tuned.digits_mlp, "fashion-mnist": VRI.tuned.fashion_mlp}
@@ -71,7 +73,9 @@ def table() -> str:
         both = [k[1:] for k in scores if k[0] == width and (first, *k[1:]) in scores]
         ours, theirs = ([scores[which, *k] for k in both] for which in (width, first))
         difference = statistics.mean(ours) - statistics.mean(theirs) if both else 0.0
-        cells.append("" if width == first else f"{difference:+.2f} (p = {p_value(ours, theirs):.2f})")
+        cells.append(
+            "" if width == first else f"{difference:+.2f} ({len(both)} pairs, p = {p_value(ours, theirs):.2f})"
+        )
         lines.append(cells)
     return markdown_table(["hidden widths", *(f"{d}, {n}" for d in PLACES for n in NOISES), "difference"], lines)
 

@@ -182,9 +182,9 @@ def test_bytes_are_as_counted(two: list[Results]) -> None:
 
 
 def test_the_benchmark_measures(two: list[Results]) -> None:
-    """Layers 128-1024-512-20 with an embedding 10-64, and 64-1024-512-20, beside ResNet-32."""
+    """Layers 128-256-128-20 with an embedding 10-64, and 64-256-128-20, beside ResNet-32."""
     found = two[0]["benchmark"]
-    model, meta = 466_714, 640 + (129 + 65) * 1024 + 2 * (1025 * 512 + 513 * 20)
+    model, meta = 466_714, 640 + (129 + 65) * 256 + 2 * (257 * 128 + 129 * 20)
     assert (found["model bytes"], found["meta bytes"]) == (4 * model, 4 * meta)
     update, plain = 4 * (3 * model + meta), 4 * model
     kinds = {"with a meta update": update, "without one": plain, "mean": (update + plain) // 2}

@@ -531,6 +531,25 @@ def test_shapes_of_the_meta_networks() -> None:
     assert shapes == [(11, WIDTH), (11,), (7, 11), (7,), (2 * CLASSES, 7), (2 * CLASSES,)]
 
 
+@pytest.mark.parametrize(
+    ("features", "widths", "rate"),
+    [(5, (256, 128), 1.2e-3), (256, (256, 128), 1.2e-3), (300, (512, 256), 6e-4), (4000, (1024, 512), 3e-4)],
+)
+def test_width_and_rate_of_the_meta_networks_follow_the_features(
+    features: int, widths: tuple[int, int], rate: float
+) -> None:
+    model = nn.Sequential(nn.Linear(2, features), nn.Linear(features, CLASSES))
+    vri = VRI(model, CLASSES, torch.optim.SGD(model.parameters(), lr=0.1))
+    for network in (vri.meta_network, vri.prior_network):
+        assert [layer.out_features for layer in network.body.layers[::2]] == [*widths, 2 * CLASSES]
+    assert vri.meta_optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+
+
+def test_given_widths_and_rates_are_taken_as_they_are() -> None:
+    assert method(hidden=(16, 8), meta_lr=None).meta_optimizer.param_groups[0]["lr"] == 3e-4
+    assert method(hidden="auto", meta_lr=0.5).meta_optimizer.param_groups[0]["lr"] == 0.5
+
+
 @pytest.mark.parametrize("amsgrad", [False, True])
 def test_meta_amsgrad_stops_the_networks_when_the_meta_gradient_fades(amsgrad: bool) -> None:
     """With gradients a thousand times smaller, Adam soon walks as fast as before; AMSGrad does not."""

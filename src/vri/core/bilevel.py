@@ -79,7 +79,10 @@ def look_ahead(
     output_gradient = torch.autograd.grad(loss(*leaves), leaves, create_graph=True, allow_unused=True)
     detached = [None if g is None else g.detach() for g in output_gradient]
     step = classifier.gradient(forward, detached, list(rates), keep=True)
-    ahead = {n: (p.detach() - rates[n] * step[n]).requires_grad_() for n, p in theta.items()}
+    with torch.no_grad():
+        ahead = {n: torch.add(p, step[n], alpha=-rates[n]) for n, p in theta.items()}
+    for p in ahead.values():
+        p.requires_grad_()
     return LookAhead(classifier, forward, rates, output_gradient, step, ahead, False)
 
 
@@ -115,14 +118,12 @@ def jvp(
     theta = {n: classifier.parameters[n].detach() for n in tangent}
     try:
         with torch.no_grad(), forward_ad.dual_level():
-            duals = {n: forward_ad.make_dual(p, tangent[n].to(p.dtype)) for n, p in theta.items()}
+            duals = {n: forward_ad.make_dual(p, tangent[n]) for n, p in theta.items()}
             with Replay(forward.kept):
                 outputs = classifier.at(duals, forward.inputs, forward.seed)
             moved = [forward_ad.unpack_dual(o).tangent for o in outputs]
     except NotImplementedError as error:
         raise ForwardADMissing(_operator(error)) from error
-    # an output that θ does not reach has no tangent: its derivative is zero
-    moved = [torch.zeros_like(o) if m is None else m for o, m in zip(forward.outputs, moved, strict=True)]
     return _through_meta_networks(ahead, moved, meta_parameters, penalty)
 
 
@@ -135,7 +136,7 @@ def finite_difference(
     theta = {n: classifier.parameters[n].detach() for n in tangent}
     length = _norm(tangent.values())
     if length == 0:
-        moved = [torch.zeros_like(o) for o in base]
+        moved: list[Tensor | None] = [None for _ in base]
     else:
         epsilon = FINITE_DIFFERENCE_STEP[classifier.dtype] * max(_norm(theta.values()), 1e-12) / length
         with torch.no_grad():
@@ -152,7 +153,7 @@ def backprop(
 ) -> list[Tensor]:
     """Literal double backpropagation through a `differentiable` look-ahead; slow, kept as the reference."""
     total = clean.loss if penalty is None else clean.loss + penalty
-    return _of_meta_parameters(total, meta_parameters, retain_graph=True)  # the real update still needs the forward
+    return _of_meta_parameters([total], meta_parameters, retain_graph=True)  # the real update still needs the forward
 
 
 HYPERGRADIENTS: dict[str, Callable[[LookAhead, CleanGradient, Sequence[Tensor], Tensor | None], list[Tensor]]] = {
@@ -163,25 +164,32 @@ HYPERGRADIENTS: dict[str, Callable[[LookAhead, CleanGradient, Sequence[Tensor], 
 
 
 def _tangent(ahead: LookAhead, clean: CleanGradient) -> Parameters:
-    return {n: rate * clean.gradient[n] for n, rate in ahead.rates.items()}  # α g
+    """α g."""
+    scaled = torch._foreach_mul([clean.gradient[n] for n in ahead.rates], list(ahead.rates.values()))
+    return dict(zip(ahead.rates, scaled, strict=True))
 
 
 def _through_meta_networks(
-    ahead: LookAhead, moved: Sequence[Tensor], meta_parameters: Sequence[Tensor], penalty: Tensor | None
+    ahead: LookAhead, moved: Sequence[Tensor | None], meta_parameters: Sequence[Tensor], penalty: Tensor | None
 ) -> list[Tensor]:
-    terms = [-(g * m).sum() for g, m in zip(ahead.output_gradient, moved, strict=True) if g is not None]
+    """∇_φ of −⟨∂ℓ/∂z, ż⟩ − ⟨∂ℓ/∂f, ḟ⟩ + penalty; an output that θ does not reach has no tangent: it is zero."""
+    both = [(g, m) for g, m in zip(ahead.output_gradient, moved, strict=True) if g is not None]
+    pairs = [(g, torch.zeros_like(g) if m is None else -m) for g, m in both]
     if penalty is not None:
-        terms.append(penalty)
-    return _of_meta_parameters(terms, meta_parameters)
+        pairs.append((penalty, torch.ones_like(penalty)))
+    return _of_meta_parameters([g for g, _ in pairs], meta_parameters, [m for _, m in pairs])
 
 
 def _of_meta_parameters(
-    outputs: Tensor | Sequence[Tensor], meta_parameters: Sequence[Tensor], retain_graph: bool = False
+    outputs: Sequence[Tensor],
+    meta_parameters: Sequence[Tensor],
+    output_gradients: Sequence[Tensor] | None = None,
+    retain_graph: bool = False,
 ) -> list[Tensor]:
     """Gradients of networks are averaged over the shares; sample weights (L2RW) belong to one share only."""
     networks = all(isinstance(p, nn.Parameter) for p in meta_parameters)
     mine = share.current() if networks else share.Share()
-    return mine.gradients(outputs, meta_parameters, retain_graph=retain_graph)
+    return mine.gradients(outputs, meta_parameters, output_gradients, retain_graph)
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:

@@ -35,7 +35,9 @@ def unpack(
             f"the {what} batch has {size} inputs but {len(labels)} labels; expected one label for each input"
         )
     kind = dtype if labels.is_floating_point() else torch.long
-    return to_device(inputs, device), labels.to(device, kind, non_blocking=True)
+    if labels.dtype != kind or labels.device != device:
+        labels = labels.to(device, kind, non_blocking=True)
+    return to_device(inputs, device), labels
 
 
 def check_labels(labels: Any, num_classes: int, what: str) -> None:
@@ -78,7 +80,7 @@ def check_labels(labels: Any, num_classes: int, what: str) -> None:
         )
     if labels.is_cuda:
         return
-    low, high = int(labels.min()), int(labels.max())
+    low, high = map(int, labels.aminmax())
     if low < 0 or high >= num_classes:
         raise ValueError(
             f"the {what} labels run from {low} to {high}, but num_classes={num_classes} allows 0 to "
@@ -117,7 +119,7 @@ def check_finite(outputs: Tensor, what: str) -> None:
 def to_device(inputs: Any, device: torch.device) -> Any:
     """Move a tensor, or a tuple or mapping of them."""
     if isinstance(inputs, Tensor):
-        return inputs.to(device, non_blocking=True)
+        return inputs if inputs.device == device else inputs.to(device, non_blocking=True)
     if isinstance(inputs, Mapping):
         return {key: to_device(value, device) for key, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):

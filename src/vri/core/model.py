@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vri.core import share
 from vri.core.checks import Batch, unpack
 from vri.core.randomness import seeded
-from vri.core.tangents import Convolved, Record
+from vri.core.tangents import Kept, Record
 
 Parameters = dict[str, Tensor]
 
@@ -28,7 +28,7 @@ class Forward(NamedTuple):
     inputs: Any
     outputs: Outputs
     seed: int  # of its dropout masks
-    kept: Sequence[Convolved] = ()  # intermediate outputs, for a tangent pass
+    kept: Sequence[Kept] = ()  # intermediate outputs, for a tangent pass
 
     @property
     def detached(self) -> Outputs:
@@ -64,7 +64,8 @@ class Classifier:
         self._head = model.get_submodule(self.head_name) if self.head_name is not None else None
         self.autocast = autocast
         self._slots = _slots(model)
-        self._scratch = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        self._scratch, self._buffers = buffers, [self._slots[name][0] for name in buffers]
 
     @property
     def rates(self) -> dict[str, float]:
@@ -84,7 +85,7 @@ class Classifier:
     def normal(self, samples: int, count: int, generator: torch.Generator) -> Tensor:
         """ε (samples, count, c): standard normal numbers for `count` samples of a batch."""
         drawn = share.current().normal((samples, count, self.num_classes), generator, self.dtype)
-        return drawn.to(self.device, non_blocking=True)
+        return drawn if drawn.device == self.device else drawn.to(self.device, non_blocking=True)
 
     def forward(self, inputs: Any, seed: int, keep: bool = False) -> Forward:
         """The training forward: keeps its graph and updates BatchNorm's buffers.
@@ -98,9 +99,8 @@ class Classifier:
 
     def at(self, parameters: Mapping[str, Tensor], inputs: Any, seed: int, autocast: bool = True) -> Outputs:
         """The same at other parameters (those not named stay as they are); buffers don't change."""
-        buffers = dict(self.model.named_buffers())
-        for name, buffer in buffers.items():
-            self._scratch[name].copy_(buffer)
+        for copy, (members, key) in zip(self._scratch.values(), self._buffers, strict=True):
+            copy.copy_(members[key])
         with self._substituted({**parameters, **self._scratch}):
             return self._run(inputs, seed, autocast)
 
@@ -123,10 +123,9 @@ class Classifier:
 
     def loss_gradient(self, forward: Forward, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Parameters]:
         """A loss of the logits, and its ∇_θ; frees the graph of `forward`."""
-        leaf = forward.outputs.logits.detach().requires_grad_()
-        value = loss(leaf)
-        (output_gradient,) = torch.autograd.grad(value, leaf)
-        return value.detach(), self.gradient(forward, (output_gradient, None), list(self.parameters), keep=False)
+        value = loss(forward.outputs.logits)
+        grads = share.current().gradients(value, list(self.parameters.values()))
+        return value.detach(), dict(zip(self.parameters, grads, strict=True))
 
     def update(self, gradient: Parameters) -> None:
         """One step of the optimizer on `gradient`; the user's `.grad` stays as it was."""
@@ -190,6 +189,8 @@ class Classifier:
                 f"{source} features of shape {tuple(features.shape)}, expected "
                 f"({len(logits)}, {self.feature_dim}): one vector per sample; pass feature_dim= or another head="
             )
+        if logits.dtype == features.dtype == self.dtype:
+            return Outputs(logits, features)
         return Outputs(logits.to(self.dtype), features.to(self.dtype))
 
     @contextmanager
@@ -287,9 +288,9 @@ def read_outputs(out: Any) -> tuple[Tensor, Tensor | None]:
 
     A model may return logits, (logits, features), a mapping with "logits", or an object with `logits`.
     """
-    if isinstance(out, Mapping):
-        out = out.get("logits")
-    out = getattr(out, "logits", out)
+    if isinstance(out, Tensor):
+        return out, None
+    out = out.get("logits") if isinstance(out, Mapping) else getattr(out, "logits", out)
     if isinstance(out, (tuple, list)):
         return out[0], out[1] if len(out) > 1 else None
     if not isinstance(out, Tensor):
@@ -307,6 +308,6 @@ def logits_of(model: nn.Module, inputs: Any) -> Tensor:
 
 def call(model: nn.Module, inputs: Any) -> Any:
     """Run a model on a tensor, a tuple (by position) or a mapping (by keyword)."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    if isinstance(inputs, (tuple, list)):
+        return model(*inputs)
+    return model(**inputs) if not isinstance(inputs, Tensor) and isinstance(inputs, Mapping) else model(inputs)

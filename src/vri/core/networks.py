@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from vri.core.objective import Gaussian
 
 _RULED_OUT = 10.0  # nats
+PAPER_WIDTH, PAPER_RATE = 1024, 3e-4
 
 Bound = Callable[[Tensor, Tensor, float], Gaussian]
 
 
 def _bounded_log_var(mean: Tensor, log_var: Tensor, limit: float) -> Gaussian:
-    return Gaussian(mean, limit * torch.tanh(log_var / limit))
+    return Gaussian(mean, torch.tanh(log_var) if limit == 1 else limit * torch.tanh(log_var / limit))
 
 
 BOUNDS: dict[str, tuple[Bound, Bound]] = {  # name: (meta network, prior network)
@@ -30,12 +31,20 @@ BOUNDS: dict[str, tuple[Bound, Bound]] = {  # name: (meta network, prior network
 
 
 def follow_features(feature_dim: int) -> tuple[int, int]:
-    """Hidden widths for features of this width: the next power of two, from 64 to 1024, and half of that.
+    """Hidden widths for features of this width: the next power of two, from 256 to 1024, and half of that.
 
     The paper uses 1024 and 512 throughout, which costs more than a small classifier itself.
     """
-    width = min(max(2 ** math.ceil(math.log2(feature_dim)), 64), 1024)
+    width = min(max(2 ** math.ceil(math.log2(feature_dim)), 256), PAPER_WIDTH)
     return width, width // 2
+
+
+def follow_width(width: int) -> float:
+    """Learning rate of Adam for meta networks of this width: the paper's, times how much narrower they are.
+
+    Every weight moves by about the learning rate, and the outputs by the sum over the width.
+    """
+    return PAPER_RATE * PAPER_WIDTH / width
 
 
 class _GaussianMLP(nn.Module):

@@ -33,7 +33,7 @@ def reparameterize(gaussian: Gaussian, noise: Tensor) -> Tensor:
 
     Eq. (eq:reparam); `noise` is ε of shape (k, n, c).
     """
-    return gaussian.mean + (0.5 * gaussian.log_var).exp() * noise  # (k, n, c)
+    return torch.addcmul(gaussian.mean, (0.5 * gaussian.log_var).exp(), noise)  # (k, n, c)
 
 
 def rectify(vectors: Tensor, logits: Tensor, squash: Squash = torch.sigmoid) -> Tensor:
@@ -49,11 +49,11 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
     The loss L of the paper, for hard labels (n,) and soft ones (n, c) alike.
     """
-    log_p = F.log_softmax(logits, dim=-1)  # (..., n, c)
     if labels.is_floating_point():
-        return -(labels * log_p).sum(-1).mean()
-    index = labels.expand(log_p.shape[:-1]).unsqueeze(-1)  # (..., n, 1)
-    return -log_p.gather(-1, index).mean()
+        return -(labels * F.log_softmax(logits, dim=-1)).sum(-1).mean()
+    if logits.ndim > 2:  # k draws of n samples are k·n samples
+        labels, logits = labels.expand(logits.shape[:-1]).flatten(), logits.flatten(0, -2)
+    return F.cross_entropy(logits, labels)
 
 
 def gaussian_kl(q: Gaussian, p: Gaussian) -> Tensor:
@@ -63,7 +63,7 @@ def gaussian_kl(q: Gaussian, p: Gaussian) -> Tensor:
     """
     difference = q.log_var - p.log_var
     mahalanobis = (q.mean - p.mean).square() * (-p.log_var).exp()
-    return 0.5 * (difference.exp() + mahalanobis - 1 - difference).sum(-1)  # (n,)
+    return 0.5 * (difference.expm1() - difference + mahalanobis).sum(-1)  # (n,)
 
 
 def empirical_loss(vectors: Tensor, logits: Tensor, labels: Tensor, squash: Squash = torch.sigmoid) -> Tensor:

@@ -1,15 +1,19 @@
-"""Faster forward-mode rules for the two operators that dominate a tangent pass of a convolutional network.
+"""Faster forward-mode rules for the operators that dominate a tangent pass.
 
-Convolution: PyTorch computes the output again in addition to its two tangent terms. The training forward on the same
-batch has already computed it; keeping it saves a third of the work.
+Convolution and linear layer: PyTorch computes the output again in addition to its two tangent terms. The training
+forward on the same batch has already computed it; keeping it saves a third of the work. Mostly that costs no memory,
+since the backward pass needs the output as well. Where it doesn't, because only a sum with a shortcut goes on, as in
+residual networks, the output is that sum less the shortcut, and the backward pass needs those two.
 
 BatchNorm: PyTorch composes the tangent in training mode from a dozen elementwise operators, which cost more than the
 convolutions around it. Its Jacobian with respect to the input, γr (I − 11ᵀ/n − x̂x̂ᵀ/n) for each channel, is symmetric,
 so the fused backward kernel applied to the tangent is the Jacobian-vector product.
 """
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,78 +21,121 @@ from torch import Tensor
 from torch.autograd.forward_ad import make_dual, unpack_dual
 from torch.overrides import TorchFunctionMode
 
-CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
+LAYERS = (torch.conv1d, torch.conv2d, torch.conv3d, F.linear)
+_SUMS = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__)
 
 
-class Convolved(NamedTuple):
-    """Output of one convolution of the training forward, and what identifies that convolution."""
+class _Held:
+    """A tensor of the training forward, as long as nobody writes over it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._version = tensor.detach(), tensor._version
+
+    def read(self) -> Tensor | None:
+        return self._tensor if self._tensor._version == self._version else None
+
+
+@dataclass
+class Kept:
+    """Output of one layer of the training forward, and what identifies that layer."""
 
     weight: int  # address
     shape: torch.Size  # of the input
-    output: Tensor
-    version: int  # grows when the output is changed in place
+    held: tuple[_Held, ...]  # the output, or a sum and what was added to the output
+
+    @property
+    def output(self) -> Tensor | None:
+        """The output; None if it has been overwritten since."""
+        read = [held.read() for held in self.held]
+        if any(tensor is None for tensor in read):
+            return None
+        return read[0] if len(read) == 1 else read[0] - read[1]  # type: ignore[operator]
 
 
 class Record(TorchFunctionMode):
-    """Within this context, keep the outputs of convolutions, in order."""
+    """Within this context, keep the outputs of convolutions and linear layers, in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: list[Convolved] = []
+        self.kept: list[Kept] = []
+        self._outputs: dict[int, tuple[Tensor, Kept]] = {}  # by id
+        self._sums: list[tuple[Kept, list[tuple[weakref.ref[Tensor], int]]]] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operator and keep the output of a convolution."""
+        """Run the operator and keep the output of a layer."""
         out = func(*args, **(kwargs or {}))
-        if func in CONVOLUTIONS and len(args) >= 2:
+        if func in LAYERS and len(args) >= 2:
             x, weight = args[:2]
-            self.kept.append(Convolved(weight.data_ptr(), x.shape, out.detach(), out._version))
+            kept = Kept(weight.data_ptr(), x.shape, (_Held(out),))
+            self.kept.append(kept)
+            self._outputs[id(out)] = out, kept
+        elif func in _SUMS and len(args) == 2 and not kwargs:
+            self._note(out, *args)
         return out
+
+    def __exit__(self, *error: object) -> None:
+        """Let go of outputs that follow from a sum which the backward pass keeps alive anyway."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._outputs.clear()
+        for kept, references in self._sums:
+            found = [(reference(), version) for reference, version in references]
+            if all(tensor is not None and tensor._version == version for tensor, version in found):
+                kept.held = tuple(_Held(tensor) for tensor, _ in found if tensor is not None)
+        self._sums.clear()
+
+    def _note(self, out: Tensor, a: Any, b: Any) -> None:
+        for term, other in ((a, b), (b, a)):
+            alike = isinstance(other, Tensor) and other.shape == out.shape and other.dtype == out.dtype
+            if alike and id(term) in self._outputs and id(other) not in self._outputs:
+                pair = [(weakref.ref(tensor), tensor._version) for tensor in (out, other)]
+                self._sums.append((self._outputs[id(term)][1], pair))
 
 
 class Replay(TorchFunctionMode):
-    """Within this context, use the rules above for dual tensors in convolution and BatchNorm."""
+    """Within this context, use the rules above for dual tensors."""
 
-    def __init__(self, kept: Sequence[Convolved] = ()) -> None:
+    def __init__(self, kept: Sequence[Kept] = ()) -> None:
         super().__init__()
         self._kept = iter(kept)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Replace the two operators where their rule applies."""
+        """Replace the operators where their rule applies."""
         if func is F.batch_norm:
             return _batch_norm(*args, **(kwargs or {}))
-        if func in CONVOLUTIONS and len(args) >= 2:
+        if func in LAYERS and len(args) >= 2:
             known = next(self._kept, None)
             if known is not None and not kwargs and _same(known, *args[:2]):
-                return _convolution(func, known.output, *args)
+                output = known.output
+                if output is not None:
+                    return _layer(func, output, *args)
         return func(*args, **(kwargs or {}))
 
 
-def _same(known: Convolved, x: Tensor, weight: Tensor) -> bool:
-    """Whether the convolution is the one that was kept, and its output has not been overwritten since."""
-    address = unpack_dual(weight).primal.data_ptr()
-    return (known.weight, known.shape) == (address, x.shape) and known.output._version == known.version
+def _same(known: Kept, x: Tensor, weight: Tensor) -> bool:
+    """Whether the layer is the one that was kept."""
+    return (known.weight, known.shape) == (unpack_dual(weight).primal.data_ptr(), x.shape)
 
 
-def _convolution(
+def _layer(
     func: Callable[..., Tensor], output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None, *how: Any
 ) -> Tensor:
     x, x_dot = unpack_dual(x)
     weight, weight_dot = unpack_dual(weight)
     bias_dot = None if bias is None else unpack_dual(bias).tangent
-    terms = []
-    if x_dot is not None:
-        terms.append(func(x_dot, weight, None, *how))
+    moved = None if x_dot is None else func(x_dot, weight, None, *how)
     if weight_dot is not None:
-        terms.append(func(x, weight_dot, bias_dot, *how))
+        term = func(x, weight_dot, bias_dot, *how)
+        moved = term if moved is None else moved.add_(term)
     elif bias_dot is not None:
-        terms.append(bias_dot.view(-1, *[1] * (x.ndim - 2)).expand_as(output))
-    if not terms:
+        term = bias_dot if func is F.linear else bias_dot.view(-1, *[1] * (x.ndim - 2))
+        moved = term.to(output.dtype).expand_as(output) if moved is None else moved.add_(term)
+    if moved is None:
         return output
-    dual: Tensor = make_dual(output, terms[0] if len(terms) == 1 else terms[0] + terms[1])
+    dual: Tensor = make_dual(output, moved)
     return dual
 
 
@@ -113,12 +160,10 @@ def _batch_norm(
     y_dot = torch.ops.aten.native_batch_norm_backward(
         x_dot, primal, gamma, running_mean, running_var, mean, inv_std, training, eps, [True, False, False]
     )[0]
-    shape = (1, -1, *[1] * (x.ndim - 2))  # one number per channel
-    if gamma_dot is not None:  # + γ̇ x̂ = γ̇r·x − γ̇rμ
-        scale = gamma_dot * inv_std
-        shift = scale * mean if beta_dot is None else scale * mean - beta_dot
-        y_dot = torch.addcmul(y_dot, primal, scale.view(shape).to(x.dtype)).sub_(shift.view(shape).to(x.dtype))
+    if gamma_dot is not None:  # + γ̇ x̂ + β̇, by the kernel that normalises with given statistics
+        shift = torch.zeros_like(gamma_dot) if beta_dot is None else beta_dot
+        y_dot.add_(F.batch_norm(primal, mean, inv_std.pow(-2), gamma_dot, shift, False, 0.0, 0.0))
     elif beta_dot is not None:
-        y_dot = y_dot + beta_dot.view(shape).to(x.dtype)
+        y_dot.add_(beta_dot.view(-1, *[1] * (x.ndim - 2)))
     dual: Tensor = make_dual(y, y_dot)
     return dual

@@ -213,7 +213,7 @@ class Method(ABC):
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     """Share of samples whose largest logit is the label, or the largest part of a soft one."""
     target = labels.argmax(1) if labels.is_floating_point() else labels
-    return (logits.detach().argmax(1) == target).double().mean()
+    return (logits.argmax(1) == target).mean(dtype=torch.float64)
 
 
 def read_metrics(forward: Forward, meta_logits: Tensor | None = None, **values: Tensor | float) -> Metrics:
@@ -222,13 +222,11 @@ def read_metrics(forward: Forward, meta_logits: Tensor | None = None, **values: 
     A loss that is not finite raises an error that names the outputs at fault. Call this before the update, while
     nothing has changed yet.
     """
-    tensors = {name: value.detach() for name, value in values.items() if isinstance(value, Tensor)}
-    if any(value.is_cuda for value in tensors.values()):  # one transfer instead of one each
-        read = torch.stack([value.double() for value in tensors.values()]).tolist()
-    else:
-        read = [float(value) for value in tensors.values()]
-    numbers = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
-    found = {**dict(zip(tensors, read, strict=True)), **numbers}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor) and value.is_cuda}
+    if tensors:  # one transfer instead of one each
+        read = torch.stack([value.detach().double() for value in tensors.values()]).tolist()
+        values = {**values, **dict(zip(tensors, read, strict=True))}
+    found = {name: float(value.item() if isinstance(value, Tensor) else value) for name, value in values.items()}
     for name in ("meta_loss", "loss"):
         if not math.isfinite(found.get(name, 0.0)):
             check_finite(forward.outputs.features.detach(), "features")
@@ -239,7 +237,7 @@ def read_metrics(forward: Forward, meta_logits: Tensor | None = None, **values: 
                 f"{name} is {found[name]}, expected a finite number; clean the inputs, or lower the learning rate if "
                 "this came up during training"
             )
-    return {name: float(found[name]) for name in values}
+    return found
 
 
 def _state(held: Any) -> Any:

@@ -102,14 +102,17 @@ class MetaMethod(Method):
         self.meta_parameters: Sequence[Tensor] = []  # what is learned from the trusted samples
         self.saved += ["steps"]
 
-    def learn_with(self, build: Callable[[], Mapping[str, nn.Module]]) -> None:
-        """Set up the meta networks, each as an attribute of its name, and their optimizer, `meta_optimizer`."""
+    def learn_with(self, build: Callable[[], Mapping[str, nn.Module]], **adam: Any) -> None:
+        """Set up the meta networks, each as an attribute of its name, and their optimizer, `meta_optimizer`.
+
+        `adam` are options of Adam that depend on the networks.
+        """
         with seeded(draw_seed(self.generator), torch.device("cpu")):
             networks = build()
         for name, network in networks.items():
             setattr(self, name, network.to(self.classifier.device, self.classifier.dtype))
         parameters = [p for network in networks.values() for p in network.parameters()]
-        self.meta_parameters, self.meta_optimizer = parameters, self._make_meta_optimizer(parameters)
+        self.meta_parameters, self.meta_optimizer = parameters, self._make_meta_optimizer(parameters, **adam)
         self.saved += [*networks, "meta_optimizer"]
 
     # what a method defines
@@ -213,7 +216,8 @@ class MetaMethod(Method):
         for parameter, grad in zip(self.meta_parameters, gradient, strict=True):
             parameter.grad = grad
         self.meta_optimizer.step()
-        self.meta_optimizer.zero_grad(set_to_none=True)
+        for parameter in self.meta_parameters:
+            parameter.grad = None
 
     def update(
         self,
@@ -243,10 +247,11 @@ class MetaMethod(Method):
         self, clean: CleanGradient, labels: Tensor, gradient: Sequence[Tensor], kl: Tensor | None
     ) -> dict[str, Tensor]:
         """What to report about an update of the meta networks; `meta_gradient` is the squared norm of its gradient."""
-        norm = nn.utils.get_total_norm(gradient).double()
-        if not norm.is_cuda and math.isinf(norm):  # the sum of squares, or a gradient itself
-            norm = nn.utils.get_total_norm([g.double() for g in gradient])
-        found = {"meta_loss": clean.loss, "meta_accuracy": accuracy(clean.logits, labels), "meta_gradient": norm**2}
+        norms = torch.stack(torch._foreach_norm(list(gradient))).double()
+        square = norms.dot(norms)
+        if not square.is_cuda and math.isinf(square):  # a sum of squares, or a gradient itself
+            square = nn.utils.get_total_norm([g.double() for g in gradient]) ** 2
+        found = {"meta_loss": clean.loss, "meta_accuracy": accuracy(clean.logits, labels), "meta_gradient": square}
         return found if kl is None else found | {"kl": kl}
 
     @property

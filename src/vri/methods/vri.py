@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vri.core import objective
 from vri.core.checks import Batch, check_finite, check_labels
-from vri.core.networks import BOUNDS, MetaNetwork, PriorNetwork, follow_features
+from vri.core.networks import BOUNDS, PAPER_RATE, MetaNetwork, PriorNetwork, follow_features, follow_width
 from vri.core.objective import SQUASHES, Gaussian
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.meta import MetaMethod
@@ -39,8 +39,8 @@ class VRI(MetaMethod):
         generator: source of all randomness (ε, dropout masks, initial meta networks); seeded with 0 if not given.
         head: name of the last linear layer, if it can't be found.
         feature_dim: width of the features, for a model that returns (logits, features).
-        hidden: hidden widths of both meta networks; "auto" follows the width of the features (see
-            `networks.follow_features`), which makes a step on a small classifier twice as fast.
+        hidden: hidden widths of both meta networks. "auto" follows the width of the features, from 256-128 to 1024-512
+            (see `networks.follow_features`); (1024, 512) is the paper, and costs more than a small classifier itself.
         label_dim: size of the label embedding.
         squash: π: "sigmoid", "tanh" or "none".
         kl_route: how KL reaches the meta networks: "objective" (features detached, KL in their objective: the
@@ -54,7 +54,8 @@ class VRI(MetaMethod):
         beliefs: let the meta network also read how likely the classifier finds the label, how far it is from the
             likeliest class, and the entropy: it then sees a contradiction at once that it would have to learn from
             features and label. Beyond the paper; False is the paper.
-        meta_lr: learning rate of the meta networks' Adam.
+        meta_lr: learning rate of the meta networks' Adam. If not given, it is the paper's 3e-4, and with hidden="auto"
+            more for narrower networks (see `networks.follow_width`): 1.2e-3 for 256-128.
         meta_amsgrad: let that Adam divide by the largest gradients it has seen (AMSGrad). Plain Adam divides by the
             recent ones: once the trusted samples are learned and the meta gradient fades, KL and noise alone would move
             the networks just as fast, and they would forget. Beyond the paper; False is the paper.
@@ -91,7 +92,7 @@ class VRI(MetaMethod):
         generator: torch.Generator | None = None,
         head: str | None = None,
         feature_dim: int | None = None,
-        hidden: str | Sequence[int] = (1024, 512),
+        hidden: str | Sequence[int] = "auto",
         label_dim: int = 64,
         squash: str = "sigmoid",
         kl_route: str = "objective",
@@ -100,7 +101,7 @@ class VRI(MetaMethod):
         initial_mean: float = -2.0,
         normalize: bool = True,
         beliefs: bool = False,
-        meta_lr: float = 3e-4,
+        meta_lr: float | None = None,
         meta_amsgrad: bool = True,
         meta_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None,
         meta_smoothing: float = 0.1,
@@ -130,7 +131,7 @@ class VRI(MetaMethod):
             generator=generator,
             head=head,
             feature_dim=feature_dim,
-            meta_lr=meta_lr,
+            meta_lr=PAPER_RATE if meta_lr is None else meta_lr,
             meta_amsgrad=meta_amsgrad,
             meta_optimizer=meta_optimizer,
             meta_smoothing=meta_smoothing,
@@ -143,8 +144,9 @@ class VRI(MetaMethod):
         self.samples, self.squash = samples, SQUASHES[squash]
         self.kl_weight, self.kl_route = kl_weight if self.has_prior else None, kl_route
         width = self.classifier.feature_dim
+        widths = follow_features(width) if hidden == "auto" else hidden
         shape: dict[str, Any] = {
-            "hidden": follow_features(width) if hidden == "auto" else hidden,
+            "hidden": widths,
             "bound": bound,
             "log_var_bound": log_var_bound,
             "initial_mean": initial_mean,
@@ -155,7 +157,8 @@ class VRI(MetaMethod):
             posterior = {"meta_network": MetaNetwork(width, num_classes, label_dim=label_dim, beliefs=beliefs, **shape)}
             return posterior | ({"prior_network": PriorNetwork(width, num_classes, **shape)} if self.has_prior else {})
 
-        self.learn_with(networks)
+        follow = hidden == "auto" and meta_lr is None and meta_optimizer is None
+        self.learn_with(networks, **({"lr": follow_width(int(widths[0]))} if follow else {}))
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One iteration of Algorithm 1."""

@@ -18,6 +18,7 @@ PAPER: dict[str, Any] = {
     "meta_every": 1,
     "normalize": False,
     "bound": "sigmoid",  # as in the table of architectures
+    "hidden": (1024, 512),
     "meta_lr": 3e-4,
     "meta_amsgrad": False,
 }
