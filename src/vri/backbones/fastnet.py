@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vri.backbones.parts import check_positive, seeded_init
+from vri.backbones.parts import seeded_init
 
 SMALLEST = 9  # pixels per side: three poolings leave one
 _PATCH = 2  # pixels per side of the whitened patches
@@ -156,10 +156,7 @@ def fast(
         mirror: predict the mean of an image and its mirror image, when not training.
         seed: of the initial weights; if None, they come from the global RNG.
     """
-    check_positive(num_classes=num_classes, in_channels=in_channels)
-    for width in widths:
-        check_positive(widths=width)
-    with seeded_init(seed):
+    with seeded_init(seed, num_classes=num_classes, in_channels=in_channels, widths=widths):
         return FastNet(num_classes, in_channels, widths, mirror)
 
 

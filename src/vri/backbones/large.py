@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
-from vri.backbones.parts import check_positive, he_init, pooled_head, seeded_init
+from vri.backbones.parts import he_init, pooled_head, seeded_init
 from vri.backbones.residual import Bottleneck, ResNet
 from vri.backbones.weights import load_weights
 
@@ -27,8 +27,7 @@ def resnet50(
         weights: file with ImageNet weights, from torchvision (``resnet50-0676ba61.pth``, ``-11ad3fa6.pth``) or timm;
             see `load_weights`. A last layer for a different number of classes is not loaded.
     """
-    check_positive(num_classes=num_classes, in_channels=in_channels)
-    with seeded_init(seed):
+    with seeded_init(seed, num_classes=num_classes, in_channels=in_channels):
         model = he_init(ResNet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels, large_images=True))
     if weights is not None:
         load_weights(model, weights)
@@ -42,8 +41,7 @@ def vgg19_bn(num_classes: int = 10, in_channels: int = 3, *, seed: int | None = 
     last feature maps: the paper's three layers of 4096 units are made for 7x7 maps and would hold 124 of 144
     million parameters.
     """
-    check_positive(num_classes=num_classes, in_channels=in_channels)
-    with seeded_init(seed):
+    with seeded_init(seed, num_classes=num_classes, in_channels=in_channels):
         layers: list[nn.Module] = []
         width = in_channels
         for count, stage_width in _VGG19:

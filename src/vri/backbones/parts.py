@@ -1,5 +1,6 @@
 """Common parts of the classifier factories: the head, He initialisation, the seed, checks of sizes."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
@@ -24,13 +25,13 @@ def he_init(model: Module) -> Module:
     return model
 
 
-def seeded_init(seed: int | None) -> AbstractContextManager[None]:
-    """Within this context, initial weights come from `seed`, or from the global RNG if it is None."""
+def seeded_init(seed: int | None, **sizes: int | Sequence[int]) -> AbstractContextManager[None]:
+    """Within this context, initial weights come from `seed`, or from the global RNG if it is None.
+
+    Sizes of the classifier below 1 are refused.
+    """
+    for name, given in sizes.items():
+        for size in [given] if isinstance(given, int) else given:
+            if size < 1:
+                raise ValueError(f"{name} is {size}; expected 1 or more: pass the size of the data")
     return nullcontext() if seed is None else seeded(seed, torch.device("cpu"))
-
-
-def check_positive(**sizes: int) -> None:
-    """Refuse sizes below 1."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} is {size}; expected 1 or more: pass the size of the data")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from vri.backbones.parts import check_positive, he_init, pooled_head, seeded_init
+from vri.backbones.parts import he_init, pooled_head, seeded_init
 
 # BatchNorm after each convolution (post-activation). Layers have the names that files of ImageNet weights use.
 
@@ -124,8 +124,7 @@ def resnet34(num_classes: int = 10, in_channels: int = 3, *, seed: int | None = 
 
 
 def _small_resnet(depths: Sequence[int], num_classes: int, in_channels: int, seed: int | None) -> ResNet:
-    check_positive(num_classes=num_classes, in_channels=in_channels)
-    with seeded_init(seed):
+    with seeded_init(seed, num_classes=num_classes, in_channels=in_channels):
         return he_init(ResNet(BasicBlock, depths, num_classes, in_channels))
 
 
@@ -194,8 +193,7 @@ def _preact(
     seed: int | None,
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    check_positive(num_classes=num_classes, in_channels=in_channels)
-    with seeded_init(seed):
+    with seeded_init(seed, num_classes=num_classes, in_channels=in_channels):
         layers: list[nn.Module] = [nn.Conv2d(in_channels, stem, 3, padding=1, bias=False)]
         width = stem
         for number, (depth, stage_width) in enumerate(stages):

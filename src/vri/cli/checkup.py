@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from vri.core.randomness import seeded
 from vri.data.catalogue import CATALOGUE
 from vri.data.places import default_root
 from vri.methods import VRI
+from vri.training.precision import VARIABLE, WITHOUT_AMX
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "pandas", "pillow", "safetensors", "matplotlib")
 OPTIONAL = ("tensorboard", "pyarrow")
@@ -37,7 +38,6 @@ TOLERANCES = {
 }  # float64
 ALIKE = 0.9  # least cosine between the meta gradients in bfloat16 and in float32
 
-_WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 _PATIENCE = 300  # seconds; the machine may be busy
 _CLASSES = 3
 
@@ -52,7 +52,11 @@ class Check(NamedTuple):
 
 def run(options: argparse.Namespace) -> int:
     """Print what was found; 1 if a check failed."""
-    about, data, checks = about_machine(), found_data(), [_tilde_in(check) for check in all_checks()]
+    about, data, checks = (
+        about_machine(),
+        found_data(),
+        [check._replace(detail=tilde(check.detail)) for check in all_checks()],
+    )
     failed = sum(not check.ok for check in checks)
     if options.json:
         found = {"well": not failed, "about": about, "data": data, "checks": [check._asdict() for check in checks]}
@@ -102,10 +106,6 @@ def tilde(text: str) -> str:
     """The text with ~ for the home folder."""
     home = str(Path.home())
     return text if home == os.sep else re.sub(rf"{re.escape(home)}(?=[\W_]|$)", "~", text)
-
-
-def _tilde_in(check: Check) -> Check:
-    return check._replace(detail=tilde(check.detail))
 
 
 def devices() -> list[torch.device]:
@@ -174,9 +174,8 @@ def bfloat16_check(device: torch.device) -> Check:
     Checked in a separate process: on some processors torch's kernels crash.
     """
     ok, detail = _bfloat16_answer(device, {})
-    if not ok and device.type == "cpu" and _bfloat16_answer(device, _WITHOUT_AMX)[0]:
-        setting = " ".join(f"{key}={value}" for key, value in _WITHOUT_AMX.items())
-        detail += f"; it works with {setting} in the environment"
+    if not ok and device.type == "cpu" and _bfloat16_answer(device, {VARIABLE: WITHOUT_AMX})[0]:
+        detail += f"; it works with {VARIABLE}={WITHOUT_AMX} in the environment"
     return Check(f"bfloat16 autocast on {device}", ok, detail)
 
 
@@ -221,12 +220,11 @@ def meta_gradient(
     for count in (12, 9):  # noisy and trusted samples
         inputs = torch.randn(count, 2, 6, 6, generator=generator, dtype=torch.float64)
         batches.append((inputs.to(device, dtype), (torch.arange(count) % _CLASSES).to(device)))
-    method = VRI(
+    method = _Recorder(
         model,
         _CLASSES,
         torch.optim.SGD(model.parameters(), lr=0.1),
         hypergradient=hypergradient,
-        meta_optimizer=_Recorder,
         generator=generator,
         autocast=autocast,
         hidden=(8,),
@@ -236,16 +234,13 @@ def meta_gradient(
         warnings.simplefilter("error", RuntimeWarning)  # jvp would fall back to finite differences with a warning
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # torch's own, on the first tangent pass
         method.step(*batches)
-    assert isinstance(method.meta_optimizer, _Recorder)
-    return method.meta_optimizer.seen
+    return method.seen
 
 
-class _Recorder(torch.optim.Optimizer):
-    """Replaces the meta optimizer: keeps the gradient it is given and updates nothing."""
+class _Recorder(VRI):
+    """Keeps the meta gradient and leaves the meta networks as they are."""
 
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {})
-        self.seen = torch.empty(0)
+    seen = torch.empty(0)
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.seen = torch.cat([p.grad.detach().flatten() for p in self.param_groups[0]["params"]]).cpu()
+    def learn(self, gradient: Sequence[Tensor]) -> None:
+        self.seen = torch.cat([part.detach().flatten() for part in gradient]).cpu()

@@ -77,9 +77,8 @@ class Batches:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected 1 or more samples per batch; raise it")
         self._dataset, self._tensors = dataset, _in_memory(dataset)
-        self._views = tuple(views) if len(views) > 1 else ()
-        transform = views[0] if len(views) == 1 else transform
-        if (transform is not None or any(self._views)) and self._tensors is None:
+        self._views = tuple(views) or (transform,)
+        if any(view is not None for view in self._views) and self._tensors is None:
             raise ValueError(
                 f"transform was given for a {type(dataset).__name__}, expected a data set in memory (a tuple of "
                 "tensors or a TensorDataset); let the samples of the data set be transformed by itself"
@@ -100,8 +99,7 @@ class Batches:
             )
         self.batch_size = min(batch_size, self.size // processes * processes)
         self.seed, self.shuffle = seed, shuffle
-        self.num_workers, self.device = num_workers, device
-        self.transform, self.with_index = transform, with_index
+        self.num_workers, self.device, self.with_index = num_workers, device, with_index
         whole, rest = divmod(self.size, self.batch_size)
         drop = rest < (2 * processes if drop_last is None else processes) or bool(drop_last)
         self._len = whole + (rest > 0 and not drop)
@@ -146,17 +144,13 @@ class Batches:
             batch = (*batch, index)
         if self.device is not None:
             batch = to_device(batch, self.device)
-        if self.transform is None and not self._views:
+        if self._views == (None,):
             return batch
+        inputs, *others = batch
         seed = self._share.seed(derive_seed(self.seed, place.epoch, _TRANSFORMS, place.number))
-        if not self._views:
-            assert self.transform is not None
-            return (self.transform(batch[0], seed), *batch[1:])
         seeds = [seed, *(derive_seed(seed, number) for number in range(1, len(self._views)))]
-        drawn = (
-            batch[0] if view is None else view(batch[0], own) for view, own in zip(self._views, seeds, strict=True)
-        )
-        return (tuple(drawn), *batch[1:])
+        drawn = tuple(v(inputs, own) if v is not None else inputs for v, own in zip(self._views, seeds, strict=True))
+        return (drawn if len(drawn) > 1 else drawn[0], *others)
 
     def _load_items(self, batches: Iterator[_Place]) -> Iterator[Any]:
         def keys() -> Iterator[list[tuple[int, int]]]:
@@ -164,7 +158,7 @@ class Batches:
                 yield [(i, derive_seed(self.seed, place.epoch, i)) for i in place.index.tolist()]
 
         loader: DataLoader[Any] = DataLoader(
-            SeededItems(self._dataset, self.with_index, max(len(self._views), 1)),
+            SeededItems(self._dataset, self.with_index, len(self._views)),
             batch_sampler=keys(),  # may be any iterable, even an endless one
             num_workers=self.num_workers,
             collate_fn=default_collate,

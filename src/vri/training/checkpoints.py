@@ -21,7 +21,6 @@ FORMAT = 2  # of the file; raised whenever the meaning of its content changes
 
 _MARK = b"vri sha256 "
 _COMMENT = len(_MARK) + 64  # bytes
-_CHUNK = 1 << 20
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -43,7 +42,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     path = Path(path)
     with atomic_write(path, previous_checkpoint(path)) as file:
         file.write(body)
-        file.write(_COMMENT.to_bytes(2, "little") + _MARK + hashlib.sha256(body).hexdigest().encode())
+        file.write(_ending(body))
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -90,19 +89,14 @@ def _read(path: Path) -> Any:
 
 def _is_whole(path: Path) -> bool:
     """Whether the file is as it was written; `torch.load` itself doesn't notice a changed byte."""
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - _COMMENT, 0))
-        comment = file.read()
-        if comment.startswith(_MARK):
-            file.seek(0)
-            digest, left = hashlib.sha256(), size - _COMMENT - 2
-            while left > 0 and (chunk := file.read(min(_CHUNK, left))):
-                digest.update(chunk)
-                left -= len(chunk)
-            length = int.from_bytes(file.read(2), "little")
-            return length == _COMMENT and comment == _MARK + digest.hexdigest().encode()
-    return False
+    content = memoryview(path.read_bytes())
+    end = max(len(content) - _COMMENT - 2, 0)
+    return content[end:] == _ending(content[:end])
+
+
+def _ending(body: memoryview) -> bytes:
+    """What ends the archive: the length of its comment, and the comment, which has the SHA-256 of all before."""
+    return _COMMENT.to_bytes(2, "little") + _MARK + hashlib.sha256(body).hexdigest().encode()
 
 
 def check_settings(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

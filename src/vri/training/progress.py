@@ -128,22 +128,13 @@ def say_nothing(remark: str) -> None:
     """No output: for all workers but the first, and when progress is off."""
 
 
-@contextmanager
-def tensorboard_writer(folder: Path) -> Iterator[Any]:
-    """A writer of events to `folder`; it replaces what was written there before resuming."""
-    writer = _summary_writer()(str(folder), purge_step=0)
-    try:
-        yield writer
-    finally:
-        writer.close()
+def tensorboard_writer(folder: Path) -> Any:
+    """A writer of events to `folder`, to be closed by `with`; it replaces what was written there before resuming."""
+    return check_tensorboard()(str(folder), purge_step=0)
 
 
-def check_tensorboard() -> None:
-    """Check that TensorBoard is installed."""
-    _summary_writer()
-
-
-def _summary_writer() -> Any:
+def check_tensorboard() -> Any:
+    """The class of the writer, if TensorBoard is installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
