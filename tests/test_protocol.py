@@ -1,5 +1,6 @@
 """What a method can ask of the loop: streams, views and predictions of training samples; joint prediction."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from vri import evaluate, train
 from vri.core.model import logits_of
 from vri.data.batches import Batches
 from vri.methods import METHODS, CrossEntropy
+from vri.methods.options import option
 from vri.methods.two_networks import Ensemble, TwoNetworks
 
 
@@ -194,6 +196,31 @@ def test_outputs_of_every_kind_are_evaluated(wrap: Any) -> None:
     model, (x, y) = Wrapped(), data(9)
     right = (model.layer(x).argmax(1) == y).double().mean()
     assert evaluate(model, (x, y))["accuracy"] == pytest.approx(float(right))
+
+
+class Own(METHODS["elr"]):  # type: ignore[misc]
+    """Somebody's method, with an option and a constructor of its own."""
+
+    share: float = option(0.5, "less than weight", lambda m: m.share < m.weight)
+
+    def __init__(self, model: nn.Module, num_classes: int = CLASSES, beta: float = 0.1, **options: Any) -> None:
+        super().__init__(model, num_classes, torch.optim.SGD(model.parameters(), lr=0.1), beta=beta, **options)
+
+
+def test_options_are_keywords_attributes_and_settings() -> None:
+    parameters = inspect.signature(Own).parameters
+    assert list(parameters)[:5] == ["model", "num_classes", "beta", "share", "weight"]
+    assert {"generator", "head", "feature_dim", "autocast"} == set(list(parameters)[5:])
+    assert [parameters[name].default for name in ("beta", "share", "weight")] == [0.1, 0.5, 3.0]
+    method = Own(network(), weight=2)
+    assert (method.share, method.beta, method.weight) == (0.5, 0.1, 2)
+    assert method.settings() == {"share": 0.5, "beta": 0.1, "weight": 2}
+    assert METHODS["elr"](method.model, CLASSES, method.optimizer).settings() == {"weight": 3.0, "beta": 0.7}
+    mistakes = r"weight=-1 \(expected 0 or more\); beta=1 \(.*; share=0.5 \(expected less than weight\)$"
+    with pytest.raises(ValueError, match=f"^Own got options it can't use: {mistakes}"):
+        Own(network(), weight=-1, beta=1)
+    with pytest.raises(TypeError, match="wieght"):
+        Own(network(), wieght=1)
 
 
 def test_names_of_methods_are_those_of_their_files() -> None:

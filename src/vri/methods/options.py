@@ -48,14 +48,15 @@ class Configured(Method):
         cls.options = {**cls.options, **own}
         for name, held in own.items():
             setattr(cls, name, held.default)
-        keywords = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=held.default, annotation=cls.__annotations__[name])
-            for name, held in own.items()
-        ]
-        _, *constructor = inspect.signature(cls.__init__).parameters.values()
-        inherited = inspect.signature(cls.__mro__[1]).parameters.values()
-        known = {p.name: p for p in (*inherited, *keywords, *constructor) if p.kind != p.VAR_KEYWORD}
-        cls.__signature__ = inspect.Signature(sorted(known.values(), key=lambda p: p.kind))
+        _, *named = inspect.signature(cls.__init__).parameters.values()
+        if named and named[-1].kind is Parameter.VAR_KEYWORD:  # stands for its options and its parent's keywords
+            named.pop()
+            parent = next(base for base in cls.__mro__[1:] if issubclass(base, Configured))
+            kinds, kind = cls.__annotations__, Parameter.KEYWORD_ONLY
+            keywords = [Parameter(n, kind, default=o.default, annotation=kinds.get(n)) for n, o in own.items()]
+            keywords += [p for p in inspect.signature(parent).parameters.values() if p.kind is kind]
+            named += [p for p in keywords if p.name not in {q.name for q in named}]
+        cls.__signature__ = inspect.Signature(named)
 
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         for name in self.options.keys() & options.keys():

@@ -138,12 +138,7 @@ def smallest(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Ten
 def balanced(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
     """The smallest losses of each class, the same number from each; a remainder goes to the first classes."""
     whole, rest = divmod(size, num_classes)
-    parts = []
-    for k in range(num_classes):
-        members = (labels == k).nonzero().squeeze(1)
-        take = whole + (k < rest)
-        parts.append(members[losses[members].argsort(stable=True)[:take]])
-    return torch.cat(parts)
+    return _smallest_of_each(losses, labels, [whole + (k < rest) for k in range(num_classes)])
 
 
 def proportional(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
@@ -151,13 +146,13 @@ def proportional(losses: Tensor, labels: Tensor, num_classes: int, size: int) ->
 
     Where classes are of very different sizes, `balanced` asks a rare class for more samples than it has right ones.
     """
-    counts = torch.bincount(labels, minlength=num_classes)
-    parts = []
-    for k in range(num_classes):
-        members = (labels == k).nonzero().squeeze(1)
-        take = max(1, round(size * int(counts[k]) / len(labels)))
-        parts.append(members[losses[members].argsort(stable=True)[:take]])
-    return torch.cat(parts)
+    counts = torch.bincount(labels, minlength=num_classes).tolist()
+    return _smallest_of_each(losses, labels, [max(1, round(size * count / len(labels))) for count in counts])
+
+
+def _smallest_of_each(losses: Tensor, labels: Tensor, takes: Sequence[int]) -> Tensor:
+    members = [(labels == k).nonzero().squeeze(1) for k in range(len(takes))]
+    return torch.cat([m[losses[m].argsort(stable=True)[:take]] for m, take in zip(members, takes, strict=True)])
 
 
 def mixture(losses: Tensor, labels: Tensor, num_classes: int, size: int) -> Tensor:
