@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from vri.cleaning import folders
 from vri.cleaning.cells import escape, unescape, write_rows
 from vri.cleaning.options import SourceOptions
 from vri.cleaning.sources import Source, open_source
+from vri.encoders import Encoder
 
 CPU = torch.device("cpu")
 
@@ -235,7 +235,8 @@ def test_images_are_what_pillow_makes_of_them(tmp_path: Path) -> None:
     assert inputs(source).dtype == np.uint8
     np.testing.assert_array_equal(inputs(source), expected)
     broken = root / "cat" / "broken.jpg"
-    assert len(source.notes) == 1
+    assert len(source.notes) == 2
+    assert source.notes[1].startswith("learning from pixels, by a small network; --encoder auto ")
     assert source.notes[0].startswith(f"left out: {broken} can't be read as an image (UnidentifiedImageError: ")
     assert source.module is not None
     assert source.module(2)(torch.zeros(5, 3, 8, 8)).shape == (5, 2)
@@ -260,7 +261,6 @@ def test_weights_give_features_that_are_computed_once(tmp_path: Path, monkeypatc
     options = SourceOptions(backbone="small_cnn", weights=tmp_path / "w.pth", image_size=14)
     source = open_source(root, options)
     assert source.module is None
-    monkeypatch.setattr(folders, "_CHUNK", 4)
     found = inputs(source, tmp_path)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     rows = []
@@ -269,9 +269,9 @@ def test_weights_give_features_that_are_computed_once(tmp_path: Path, monkeypatc
         rows.append(((torch.from_numpy(np.array(image)) / 255 - mean) / std).permute(2, 0, 1))
     with torch.no_grad():
         expected = model[:-1](torch.stack(rows))
-    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.from_numpy(np.array(found)), expected, rtol=1e-4, atol=1e-5)
 
-    monkeypatch.setattr(folders, "_features", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(Encoder, "checked", lambda *_: pytest.fail("computed again"))
     np.testing.assert_array_equal(inputs(source, tmp_path), found)
     assert open_source(root, options).fingerprint == source.fingerprint
     picture(99).save(root / "cat" / "1.png")

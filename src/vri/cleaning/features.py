@@ -26,8 +26,8 @@ class Inputs:
     """What a classifier reads.
 
     Attributes:
-        X: (n, d) numbers, or a sparse matrix if there is only text.
-        text: the column that became TF-IDF, or None.
+        X: (n, d) numbers, or a sparse matrix if there is only text; with an encoder, None then.
+        text: the column that became TF-IDF or is left to an encoder, or None.
         names: of the columns that are used.
         notes: what was left out, and why.
     """
@@ -38,7 +38,9 @@ class Inputs:
     notes: tuple[str, ...]
 
 
-def table_inputs(table: Table, features: Sequence[str] | None, text: str | None, other: set[str], seed: int) -> Inputs:
+def table_inputs(
+    table: Table, features: Sequence[str] | None, text: str | None, other: set[str], seed: int, encoded: bool = False
+) -> Inputs:
     """Choose the columns and turn them into numbers.
 
     `features` and `text` name the columns to use. Without both, these are all columns that are numbers or have few
@@ -50,14 +52,16 @@ def table_inputs(table: Table, features: Sequence[str] | None, text: str | None,
         text: name of a column of text.
         other: columns that are not features: label, id, trusted.
         seed: of the projection of text that is used with other columns.
+        encoded: leave the text to an encoder.
     """
+    read = (lambda *_: None) if encoded else tfidf
     wrong = [name for name in (*(features or ()), *([text] if text else ())) if name in other]
     if wrong:
         raise ValueError(f"{shorten(wrong)} can't be a feature: it is the label, the id or trusted; leave it out")
     if features is None and text is not None:
         left = [name for name in table.columns if name not in other and name != text]
         notes = (f"not used beside the text: {shorten(left)} (name them with --features to use them)",) if left else ()
-        return Inputs(tfidf(table.column(text, "--text"), text), text, (text,), notes)
+        return Inputs(read(table.column(text, "--text"), text), text, (text,), notes)
     candidates = list(features) if features is not None else [n for n in table.columns if n not in other]
     candidates = [name for name in candidates if name != text]
     blocks, used, notes_list, texts = [], [], [], []
@@ -76,17 +80,23 @@ def table_inputs(table: Table, features: Sequence[str] | None, text: str | None,
             notes_list.append(f"column {name!r} is not used: it {why_not}")
             texts += [name] if why_not.startswith("is text") else []
     if text is None and not blocks and len(texts) == 1:
-        return Inputs(tfidf(table.columns[texts[0]], texts[0]), texts[0], (texts[0],), ())
+        return Inputs(read(table.columns[texts[0]], texts[0]), texts[0], (texts[0],), ())
     if not blocks and text is None:
         reason = f"; {'; '.join(notes_list)}" if notes_list else ""
         raise ValueError(
             f"{table.path} has no columns to learn from beside {', '.join(sorted(other))}{reason}; expected numbers or "
             "categories, or text: name a column of text with --text"
         )
+    if text is None and encoded:
+        raise ValueError(
+            f"--encoder reads text, and {table.path} has none among {shorten(used)}; expected a column of text: name "
+            "it with --text, or leave --encoder out"
+        )
     if text is not None:
-        blocks.append(_projected(tfidf(table.column(text, "--text"), text), seed))
+        terms = read(table.column(text, "--text"), text)
+        blocks += [] if terms is None else [_projected(terms, seed)]
         used.append(text)
-    return Inputs(np.concatenate(blocks, axis=1), text, tuple(used), tuple(notes_list))
+    return Inputs(np.concatenate(blocks, axis=1) if blocks else None, text, tuple(used), tuple(notes_list))
 
 
 def tfidf(texts: Sequence[Any], name: str) -> Any:

@@ -1,14 +1,12 @@
-"""Folders of images, `root/class/image`: listed, and decoded once to bytes or to features of a trained network."""
+"""Folders of images, `root/class/image`: listed, and decoded once to bytes."""
 
 import hashlib
 import io
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
@@ -17,13 +15,10 @@ from vri import backbones
 from vri.data.files import image_folder
 from vri.data.image_files import BrokenImage, Preparation, centre, read_image
 from vri.data.lists import shorten
-from vri.files import atomic_write
 from vri.training.progress import report
 
 THUMBNAIL = 160  # longest side, in pixels
 _MAX_PIXELS = Preparation().max_pixels
-_CHUNK = 512  # images whose features are saved together; a stopped run loses fewer than these
-_BATCH = 32
 
 Bytes = NDArray[np.uint8]
 
@@ -117,68 +112,12 @@ class Backbone:
             self.name, num_classes=num_classes, in_channels=3, image_size=self.image_size, seed=self.seed
         )
 
-
-def embeddings(
-    listing: Listing,
-    cache: Path,
-    backbone: str,
-    weights: Path,
-    image_size: int,
-    device: torch.device,
-) -> NDArray[np.float32]:
-    """Features of all images, (n, d): what the last linear layer of a trained network reads.
-
-    They are kept in `cache`, so that they are computed only once, even if a run is stopped in between.
-    """
-    cache.mkdir(parents=True, exist_ok=True)
-    starts = range(0, len(listing.paths), _CHUNK)
-    network: nn.Module | None = None
-    parts: list[NDArray[np.float32]] = []
-    for start in starts:
-        report(start / len(listing.paths))
-        file = cache / f"{start:09d}.npy"
-        if not file.exists():
-            if network is None:
-                network = _network(backbone, weights, image_size).to(device)
-            found = _features(network, listing.root, listing.paths[start : start + _CHUNK], image_size, device)
-            with atomic_write(file) as out:
-                np.save(out, found, allow_pickle=False)
-        parts.append(np.load(file, allow_pickle=False))
-    return np.concatenate(parts)
-
-
-def check_backbone(name: str, image_size: int, weights: Path | None) -> None:
-    """Check that the backbone can be built and its weights fit, before any image is read."""
-    try:
-        Backbone(name, image_size, 0)(2) if weights is None else _network(name, weights, image_size)
-    except TypeError as error:  # module:package.module.factory doesn't name a factory
-        raise ValueError(str(error)) from error
-
-
-def _network(name: str, weights: Path, image_size: int) -> nn.Module:
-    """The network without its last linear layer."""
-    model = backbones.build(name, num_classes=1000, image_size=image_size, seed=0, weights=weights)
-    head = next((n for n, module in reversed(list(model.named_modules())) if isinstance(module, nn.Linear)), None)
-    if head is None:
-        raise ValueError(f"--backbone {name} has no linear layer; expected one at its end: use resnet50")
-    model.set_submodule(head, nn.Identity())
-    return model.eval()
-
-
-def _features(
-    network: nn.Module, root: Path, paths: Sequence[str], image_size: int, device: torch.device
-) -> NDArray[np.float32]:
-    prepare = Preparation(size=image_size, resize=image_size * 8 // 7)
-    mean, std = (torch.tensor(v, device=device).view(3, 1, 1) for v in (prepare.mean, prepare.std))
-    found = []
-    with torch.inference_mode():
-        for start in range(0, len(paths), _BATCH):
-            pixels = np.stack(
-                [_pixels(read_image(root / path, _MAX_PIXELS), prepare) for path in paths[start : start + _BATCH]]
-            )
-            images = torch.from_numpy(pixels).to(device).float() / 255
-            found.append(network((images - mean) / std).flatten(1).float().cpu().numpy())
-    return np.concatenate(found)
+    def check(self) -> None:
+        """Check that it can be built, before any image is read."""
+        try:
+            self(2)
+        except TypeError as error:  # module:package.module.factory doesn't name a factory
+            raise ValueError(str(error)) from error
 
 
 def _pixels(image: Image.Image, prepare: Preparation) -> Bytes:

@@ -21,8 +21,8 @@ _FOR_TEXT = ("encoding", "separator")  # tables in text files
 _UNUSED = {  # options that mean nothing for a kind of source
     IMAGES: ("label", "features", "text", "id", *_FOR_TEXT),
     TABLE: _FOR_IMAGES,
-    ARRAYS: ("text", *_FOR_TEXT, *_FOR_IMAGES),
-    ROWS: ("features", "text", *_FOR_TEXT, *_FOR_IMAGES),
+    ARRAYS: ("text", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
+    ROWS: ("features", "text", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
 }
 
 
@@ -33,7 +33,8 @@ class SourceOptions:
     Attributes:
         label: column of the labels; for .npz the name of their array (y or labels by default), for .npy their file.
         features: columns to learn from; for .npz the one name of the embeddings (X, embeddings or features).
-        text: column of text, read by TF-IDF.
+        text: column of text, read by TF-IDF or an encoder.
+        encoder: name of a pretrained encoder of images or text, as in `vri.encoders.load`; none by default.
         id: column, array or .npy file of ids; if not given, rows are counted from 0.
         trusted: whose labels are known to be right: a column, array or .npy file of true and false, or a file with
             one id per line.
@@ -48,6 +49,7 @@ class SourceOptions:
     label: str | None = None
     features: tuple[str, ...] | None = None
     text: str | None = None
+    encoder: str | None = None
     id: str | None = None
     trusted: str | None = None
     encoding: str | None = None

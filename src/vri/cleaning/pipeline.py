@@ -97,7 +97,7 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
         sample = options.sample or sample_size(arrays)
         if sample < arrays.rows:
             return clean_stream(work, arrays, sample, fresh)
-    if kind == IMAGES and source_options.weights is None:
+    if kind == IMAGES and source_options.weights is None and source_options.encoder in (None, "none"):
         work.expect_images(sum(file.is_file() for file in path.rglob("*")), source_options.image_size or 32)
     with work.progress.part(READING):
         source = open_source(path, source_options)
@@ -128,10 +128,11 @@ def _samples(work: Work, source: Source) -> tuple[Samples, NDArray[np.int64]]:
     labels = np.array(source.labels)
     names, counts = np.unique(labels, return_counts=True)
     rows = np.flatnonzero(np.isin(labels, names[counts > 1]))
-    with work.progress.part(ENCODING) if source.encoded else nullcontext():
+    with work.progress.part(ENCODING) if source.encoder else nullcontext():
         X = source.make_inputs(work.out / STATE, work.device)
     trusted = None if source.trusted is None else source.trusted[rows]
-    return Samples(X[rows], labels[rows], trusted, source.module), rows
+    X = X if len(rows) == len(labels) else X[rows]  # features stay in their file
+    return Samples(X, labels[rows], trusted, source.module), rows
 
 
 def _train(work: Work, source: Source) -> Findings:
@@ -254,6 +255,7 @@ def _settings(source: Source, source_options: SourceOptions, options: CleanOptio
     marks = None if source.trusted is None else sha256(np.packbits(source.trusted).tobytes()).hexdigest()[:16]
     return chosen | {
         "trusted": None if marks is None else f"{_count(source.trusted)} samples ({marks})",
+        "encoder": source.encoder,
         "weights": None if source_options.weights is None else source_options.weights.name,
         "cross_fit": options.cross_fit,
         "epochs": options.epochs,

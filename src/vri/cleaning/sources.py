@@ -14,14 +14,19 @@ from torch import nn
 
 from vri.cleaning import folders
 from vri.cleaning.arrays import read_arrays
+from vri.cleaning.encoding import find_encoding
 from vri.cleaning.features import table_inputs
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import ARRAYS, IMAGES, ROWS, TABLE, SourceOptions, check_classes, check_options, kind_of
 from vri.cleaning.tables import check_unique, read_table
+from vri.data.image_files import Preparation, read_image
 from vri.data.lists import shorten
+from vri.encoders import IMAGES as PICTURES
+from vri.encoders import TEXTS
 
 _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "1.0": True, "0.0": False}
 _LONGEST_CELL, _LONGEST_TEXT, _MOST_FIELDS = 300, 5_000, 30  # characters and fields that a suspect shows
+_PIXELS = "pixels, by a small network; --encoder auto takes a pretrained one (docs/encoders.md)"
 _SHOWN_NUMBERS = 8  # of an embedding
 
 Mask = NDArray[np.bool_]
@@ -40,8 +45,8 @@ class Source:
         describe: what the page shows of sample i: some of `image`, `fields` and `text`, as in `Suspect`.
         fingerprint: of everything that the inputs and labels depend on.
         module: factory of a network for it, or None for the default one.
+        encoder: name of the encoder that makes the inputs, or None.
         notes: what the user should know, such as what was left out.
-        encoded: whether making the inputs takes long.
     """
 
     name: str
@@ -52,8 +57,8 @@ class Source:
     describe: Callable[[int], dict[str, Any]]
     fingerprint: str
     module: Callable[[int], nn.Module] | None = None
+    encoder: str | None = None
     notes: list[str] = field(default_factory=list)
-    encoded: bool = False
 
 
 def open_source(path: Path, options: SourceOptions) -> Source:
@@ -69,16 +74,19 @@ def open_source(path: Path, options: SourceOptions) -> Source:
 
 
 def _open_images(path: Path, options: SourceOptions) -> Source:
-    weights = options.weights
-    backbone = options.backbone or ("small_cnn" if weights is None else "resnet50")
-    size = options.image_size or (32 if weights is None else 224)
-    folders.check_backbone(backbone, size, weights)
-    listing, pixels, digest = folders.readable(folders.list_images(path), size if weights is None else None)
+    encoding = find_encoding(options, PICTURES)
+    module = None
+    if encoding is None:
+        module = folders.Backbone(options.backbone or "small_cnn", options.image_size or 32, options.seed)
+        module.check()
+    size = None if module is None else module.image_size
+    listing, pixels, digest = folders.readable(folders.list_images(path), size)
+
+    def read(i: int) -> Any:
+        return read_image(path / listing.paths[i], Preparation().max_pixels)
 
     def make_inputs(cache: Path, device: torch.device) -> Any:
-        if weights is None:
-            return pixels
-        return folders.embeddings(listing, cache / "features", backbone, weights, size, device)
+        return pixels if encoding is None else encoding.features(read, len(listing.paths), digest, cache, device)
 
     return Source(
         name=path.resolve().name,
@@ -87,10 +95,13 @@ def _open_images(path: Path, options: SourceOptions) -> Source:
         trusted=_listed(options.trusted, listing.paths, "the path of an image") if options.trusted else None,
         make_inputs=make_inputs,
         describe=lambda i: {"image": folders.thumbnail(path / listing.paths[i])},
-        fingerprint=digest if weights is None else f"{digest} {file_hash(weights)}",
-        module=folders.Backbone(backbone, size, options.seed) if weights is None else None,
-        notes=listing.notes,
-        encoded=weights is not None,
+        fingerprint=digest if encoding is None else f"{digest} {encoding.encoder.fingerprint}",
+        module=module,
+        encoder=None if encoding is None else encoding.encoder.name,
+        notes=[
+            *listing.notes,
+            f"learning from {_PIXELS if encoding is None else encoding.encoder.about}",
+        ],
     )
 
 
@@ -110,7 +121,20 @@ def _open_table(path: Path, options: SourceOptions) -> Source:
                 "nor a file; expected one with true or false in each row, or a file with one id per line"
             )
         trusted = _listed(options.trusted, ids, "an id" if options.id else "the number of a row from 0")
-    found = table_inputs(table, options.features, options.text, other, options.seed)
+    encoding = find_encoding(options, TEXTS)
+    found = table_inputs(table, options.features, options.text, other, options.seed, encoding is not None)
+    content = " ".join(file_hash(file) for file in (sorted(path.glob("*.arrow")) if path.is_dir() else [path]))
+    notes = [f"learning from {shorten(found.names)} ({len(found.names)} columns)", *found.notes]
+    if encoding is not None:
+        notes.append(f"text is read by {encoding.encoder.about}")
+
+    def make_inputs(cache: Path, device: torch.device) -> Any:
+        if encoding is None or found.text is None:
+            return found.X
+        texts = table.columns[found.text]
+        key = f"{content} {found.text}"
+        rows = encoding.features(lambda i: texts[i], len(texts), key, cache, device)
+        return rows if found.X is None else np.concatenate([found.X, rows], axis=1)
 
     def describe(i: int) -> dict[str, Any]:
         cells = {name: _cell(values[i]) for name, values in table.columns.items() if name not in (label, found.text)}
@@ -122,10 +146,11 @@ def _open_table(path: Path, options: SourceOptions) -> Source:
         ids=ids,
         labels=labels,
         trusted=trusted,
-        make_inputs=lambda cache, device: found.X,
+        make_inputs=make_inputs,
         describe=describe,
-        fingerprint=" ".join(file_hash(file) for file in (sorted(path.glob("*.arrow")) if path.is_dir() else [path])),
-        notes=[f"learning from {shorten(found.names)} ({len(found.names)} columns)", *found.notes],
+        fingerprint=content if encoding is None else f"{content} {encoding.encoder.fingerprint}",
+        encoder=None if encoding is None else encoding.encoder.name,
+        notes=notes,
     )
 
 

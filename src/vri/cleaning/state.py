@@ -21,6 +21,7 @@ ISSUES, CORRECTED, CLASSIFIER, SUMMARY, REPORT = OUTPUTS = (
     "report.html",
 )
 FINDINGS = "findings.npz"
+FEATURES = "features"  # of an encoder, by a hash of all they depend on
 
 _SETTINGS = "settings.json"
 
@@ -151,6 +152,8 @@ def _remove(out: Path) -> None:
     for name in (ISSUES, CORRECTED):
         shutil.rmtree(out / Path(name).stem, ignore_errors=True)
     for path in (out / STATE).iterdir():
+        if path.name == FEATURES:
+            continue  # the same for every run
         if path.is_dir():
             shutil.rmtree(path)
         elif path.name != _SETTINGS:

@@ -17,7 +17,13 @@ _SOURCE = {  # how to read SOURCE
         "column of the labels; for .npz the name of their array (y or labels), for .npy their file",
     ),
     "features": (str, "A,B,…", "columns to learn from (all that can be used); for .npz the array (X)"),
-    "text": (str, "COLUMN", "column of text to learn from, by TF-IDF"),
+    "text": (str, "COLUMN", "column of text to learn from, by TF-IDF or --encoder"),
+    "encoder": (
+        str,
+        "NAME",
+        "learn from what a pretrained network sees in images or text: auto takes the best that is installed "
+        "(none); docs/encoders.md lists the others",
+    ),
     "id": (str, "COLUMN", "column of ids, for .npy their file (rows are counted from 0)"),
     "trusted": (
         str,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from vri.estimator.gaussian import Gaussian
 from vri.estimator.trees import Trees, of_boosting, of_forest
 
 Floats = NDArray[np.float64]
@@ -261,8 +262,9 @@ class Boosting(_OfTrees):
         return self
 
 
-MEMBERS: dict[str, type[Linear | Bayes | Neighbours | Forest | Boosting]] = {
+MEMBERS: dict[str, type[Linear | Gaussian | Bayes | Neighbours | Forest | Boosting]] = {
     "linear": Linear,
+    "gaussian": Gaussian,
     "bayes": Bayes,
     "neighbours": Neighbours,
     "forest": Forest,
