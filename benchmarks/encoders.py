@@ -33,6 +33,7 @@ from sklearn.preprocessing import StandardScaler
 
 from table import RESULTS, Row, fill, read
 from vri import VRIClassifier, data, encoders, noise
+from vri.cleaning.encoding import EVIDENCE
 from vri.cleaning.folders import Backbone
 from vri.encoders.features import features
 from vri.paper.report import markdown_table, replace_block
@@ -57,7 +58,7 @@ def samples_of(name: str) -> tuple[list[Any], list[Any], Labels, Labels]:
     if name == "news":
         parts = [pd.read_csv(NEWS / f"{file}.csv") for file in ("train_noisy", "test")]
         texts = [list(part["text"].astype(str)) for part in parts]
-        truths = [part["gt"] for part in parts]
+        truths: list[Any] = [part["gt"] for part in parts]
     else:
         found = data.load(name)
         texts = [
@@ -138,7 +139,9 @@ def measure(settings: Row) -> Row | None:
 
     began = time.process_time()
     images = settings["input"] == "plain" and name != "news"
-    model = VRIClassifier(Backbone("small_cnn", 32, seed) if images else None, random_state=seed).fit(x, given)
+    evidence = "auto" if settings["input"] == "plain" else EVIDENCE
+    module = Backbone("small_cnn", 32, seed) if images else None
+    model = VRIClassifier(module, evidence=evidence, random_state=seed).fit(x, given)
     note("vri", model.label_quality_, model.predict(tested), began)
     found["evidence"], found["rate"] = model.evidence_weights_, model.noise_rate_
     if settings["input"] == "encoder":

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vri import backbones, data, noise, quality
+    from vri import backbones, data, encoders, noise, quality
     from vri.estimator import VRIClassifier, find_label_issues
     from vri.methods import METHODS, VRI, CleanOnly, CrossEntropy, FineTuned, Method
     from vri.training.loop import evaluate, train
@@ -23,6 +23,7 @@ __all__ = [
     "VRIClassifier",
     "backbones",
     "data",
+    "encoders",
     "evaluate",
     "find_label_issues",
     "noise",

@@ -16,6 +16,8 @@ from vri.cleaning.state import FEATURES
 from vri.encoders.features import features
 from vri.encoders.images import from_weights
 
+EVIDENCE = ("gaussian",)  # who judges features: chosen in benchmarks/encoders.py; epochs are for the network
+
 
 @dataclass(frozen=True, eq=False)
 class Encoding:

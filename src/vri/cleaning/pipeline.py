@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vri.cleaning.cells import escape, write_rows
+from vri.cleaning.encoding import EVIDENCE
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import (
     IMAGES,
@@ -132,7 +133,8 @@ def _samples(work: Work, source: Source) -> tuple[Samples, NDArray[np.int64]]:
         X = source.make_inputs(work.out / STATE, work.device)
     trusted = None if source.trusted is None else source.trusted[rows]
     X = X if len(rows) == len(labels) else X[rows]  # features stay in their file
-    return Samples(X, labels[rows], trusted, source.module), rows
+    evidence = "auto" if source.encoder is None or work.options.epochs else EVIDENCE
+    return Samples(X, labels[rows], trusted, source.module, evidence), rows
 
 
 def _train(work: Work, source: Source) -> Findings:

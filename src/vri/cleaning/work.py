@@ -33,17 +33,18 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Training data: inputs, given labels, which of them are trusted (or None), and a network for them."""
+    """Training data: inputs, given labels, which of them are trusted (or None), a network for them, and who judges."""
 
     X: Any
     given: NDArray[Any]
     trusted: Mask | None
     module: Callable[[int], nn.Module] | None = None
+    evidence: str | Sequence[str] = "auto"
 
     def part(self, chosen: Mask) -> "Samples":
         """Some of the samples."""
         trusted = None if self.trusted is None else self.trusted[chosen]
-        return Samples(self.X[chosen], self.given[chosen], trusted, self.module)
+        return Samples(self.X[chosen], self.given[chosen], trusted, self.module, self.evidence)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Work:
         self.progress.expect(training=trainings * epochs * count * _STEP * (size / 32) ** 2)
 
     def train(
-        self, samples: Samples, method: str, folder: str, cross_fit: int = 0, evidence: str = "auto"
+        self, samples: Samples, method: str, folder: str, cross_fit: int = 0, evidence: str | None = None
     ) -> VRIClassifier:
         """A trained classifier; training resumes from the folder of the state."""
         classifier = VRIClassifier(
@@ -97,7 +98,7 @@ class Work:
             method=method,
             epochs=self.options.epochs,
             cross_fit=cross_fit or None,
-            evidence=evidence,
+            evidence=evidence or samples.evidence,
             random_state=self.options.seed,
             device=str(self.device),
             checkpoint_dir=self.out / STATE / folder,

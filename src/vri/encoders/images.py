@@ -97,7 +97,7 @@ def torchscript(path: Path, image_size: int | None, device: torch.device) -> Enc
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch is about to replace TorchScript
-            model = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
+            model = torch.jit.load(str(path), map_location=device)
     except RuntimeError as error:
         raise ValueError(f"{path} can't be read as TorchScript ({str(error).splitlines()[0]})") from None
     about = (

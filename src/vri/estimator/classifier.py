@@ -63,8 +63,9 @@ class VRIClassifier(ClassifierMixin, BaseEstimator, NetworkTraining):  # type: i
         evidence: who judges the labels and predicts. "auto" is the network alone for large data, with `module`, or
             where you set `method`, `method_options`, `epochs`, `batch_size` or `lr`; else classifiers that suit the
             kind of the data. "network" is the network alone. Or a list of names: "network", "linear" (logistic
-            regression), "bayes" (naive Bayes, for texts), "neighbours", "forest", "boosting". These are pooled by how
-            well they predict labels that they have not seen. A module of yours is always alone.
+            regression), "gaussian" (linear discriminant analysis, for embeddings), "bayes" (naive Bayes, for texts),
+            "neighbours", "forest", "boosting". These are pooled by how well they predict labels that they have not
+            seen. A module of yours is always alone.
         cross_fit: k, to judge every label by classifiers that were not trained on it, each trained without a k-th of
             the samples. 0 judges by the one network, which has seen the labels. None is 5 where there are several
             classifiers; for the network alone 3 up to 1,000 samples and 0 above, or 0 with evidence="network".

@@ -23,9 +23,8 @@ from vri.training.progress import portion
 
 NETWORK = "network"
 NAMES = (NETWORK, *MEMBERS)
-# above so many samples a network learns more than the others, and sooner; above so many cells all but one take long
+# above so many samples, or cells of a dense table, a network learns more than the others, and sooner
 _LARGE, _CELLS = 20_000, 2_500_000
-_WIDEST = 4096  # columns that a covariance matrix is made of
 _BOOSTED = 400  # columns × trees of a round above which boosting takes longer than all others together
 
 
@@ -52,10 +51,8 @@ class Views:
 
 def choose(samples: int, columns: int, classes: int, inputs: Any) -> tuple[str, ...]:
     """The members for data of this size and kind; docs/label_issues.md has the rule in words."""
-    if samples > _LARGE:
+    if samples > _LARGE or (samples * columns > _CELLS and not sparse.issparse(inputs)):
         return (NETWORK,)
-    if samples * columns > _CELLS and not sparse.issparse(inputs):
-        return ("gaussian",) if columns <= _WIDEST else (NETWORK,)
     if sparse.issparse(inputs):
         names = ["linear", "neighbours", "forest"]
         if inputs.min() >= 0:
