@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, Rates, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.options import option
 
@@ -60,15 +60,10 @@ class ELR(CrossEntropy):
         logits = forward.detached.logits
         targets = self.beta * self.targets[index] + (1 - self.beta) * F.softmax(logits, dim=1)  # (n, c)
         self.targets[index] = targets
-        value, gradient = self.classifier.loss_gradient(
-            forward, lambda z: objective.cross_entropy(z, labels) + self.weight * early_learning_penalty(z, targets)
-        )
-        metrics = read_metrics(
+        return self.descend_forward(
             forward,
-            loss=value,
+            lambda z: objective.cross_entropy(z, labels) + self.weight * early_learning_penalty(z, targets),
             accuracy=accuracy(logits, labels),
             penalty=early_learning_penalty(logits, targets),
             target_accuracy=accuracy(targets, labels),
         )
-        self.classifier.update(gradient)
-        return metrics

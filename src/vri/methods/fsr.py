@@ -11,12 +11,13 @@ from vri.core import bilevel, objective
 from vri.core.checks import Batch
 from vri.core.model import Outputs
 from vri.core.randomness import draw_seed
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Metrics, accuracy
+from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot, sample_losses
-from vri.methods.options import Configured, option
+from vri.methods.options import option
 
 
-class FSR(Configured):
+class FSR(CrossEntropy):
     """Weigh samples by the gradient on proxies for clean ones, through the last layer.
 
     Before each epoch, the proxies are the samples of each class that gained most. A sample's gain is the running
@@ -41,7 +42,7 @@ class FSR(Configured):
         lookahead_lr: α.
         pseudo_weight: ρ; 0 leaves pseudo-labels out.
         pseudo_memory: of the logits.
-        options: as in `Method`.
+        options: as in `CrossEntropy`.
     """
 
     needs_index = True
@@ -114,10 +115,7 @@ class FSR(Configured):
             value = (weights * sample_losses(logits, labels)).mean()
             return value + held * objective.cross_entropy(logits, pseudo) if held else value
 
-        value, gradient = self.classifier.loss_gradient(forward, loss)
-        metrics = read_metrics(forward, loss=value, accuracy=accuracy(outputs.logits, labels), **found)
-        self.classifier.update(gradient)
-        return metrics
+        return self.descend_forward(forward, loss, accuracy=accuracy(outputs.logits, labels), **found)
 
     def _usefulness(self, outputs: Outputs, labels: Tensor, clean: bilevel.CleanGradient) -> Tensor:
         """max(−∂L_proxy/∂εᵢ, 0) (n,): how well a sample's step of the last layer agrees with that of the proxies."""

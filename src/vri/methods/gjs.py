@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
 from vri.methods.options import option
@@ -56,15 +56,10 @@ class GJS(CrossEntropy):
         """One step on both views."""
         inputs, labels = self.classifier.unpack(batch, "training")
         forward = self.forward(concatenate(split_views(inputs, 2)))
-        value, gradient = self.classifier.loss_gradient(
-            forward, lambda logits: jensen_shannon(logits.chunk(2), labels, self.label_weight)
-        )
         first, second = forward.detached.logits.chunk(2)
-        metrics = read_metrics(
+        return self.descend_forward(
             forward,
-            loss=value,
+            lambda logits: jensen_shannon(logits.chunk(2), labels, self.label_weight),
             accuracy=accuracy(first, labels),
             agreement=(first.argmax(1) == second.argmax(1)).double().mean(),
         )
-        self.classifier.update(gradient)
-        return metrics

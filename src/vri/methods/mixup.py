@@ -9,7 +9,7 @@ from torch import Tensor
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.randomness import draw_seed, seeded
-from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, Rates, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.options import option
 
@@ -69,9 +69,6 @@ class Mixup(CrossEntropy):
             here, there = objective.cross_entropy(logits, labels), objective.cross_entropy(logits, others)
             return share * here + (1 - share) * there
 
-        value, gradient = self.classifier.loss_gradient(forward, loss)
-        logits = forward.outputs.logits
+        logits = forward.detached.logits
         right = share * accuracy(logits, labels) + (1 - share) * accuracy(logits, others)
-        metrics = read_metrics(forward, loss=value, accuracy=right, share=share)
-        self.classifier.update(gradient)
-        return metrics
+        return self.descend_forward(forward, loss, accuracy=right, share=share)

@@ -172,13 +172,11 @@ class PES(CrossEntropy):
         """One step of weighted cross-entropy on confident samples."""
         confident = self.confident[index]
         forward = self.forward(inputs)
-        logits = forward.detached.logits.requires_grad_()
+        logits = forward.detached.logits
         given = one_hot(labels, logits)
-        loss = self.mean_where(labelled_losses(logits, given), confident * (given @ self.class_weights))
-        (of_logits,) = torch.autograd.grad(loss, logits)
-        metrics = read_metrics(forward, loss=loss, accuracy=accuracy(logits, labels), confident=confident.mean())
-        self.descend_outputs(forward, of_logits)
-        return metrics
+        weights = confident * (given @ self.class_weights)
+        metrics = {"accuracy": accuracy(logits, labels), "confident": confident.mean()}
+        return self.descend_forward(forward, lambda z: self.mean_where(labelled_losses(z, given), weights), **metrics)
 
     def _match(self, views: tuple[Any, ...], labels: Tensor, index: Tensor) -> Metrics:
         """One step of MixMatch."""
@@ -193,12 +191,10 @@ class PES(CrossEntropy):
         share, labelled = max(share, 1 - share), confident.repeat(2)
         targets = targets.lerp(targets[order], 1 - share)
         forward = self.forward(mix(both, order, share))
-        logits = forward.detached.logits.requires_grad_()
-        supervised = labelled_losses(logits, targets * self.class_weights)
-        loss = self.mean_where(supervised, labelled) + self.growth * self.unlabelled_weight * self.mean_where(
-            unlabelled_losses(logits, targets), 1 - labelled
-        )
-        (of_logits,) = torch.autograd.grad(loss, logits)
-        metrics = read_metrics(forward, loss=loss, accuracy=accuracy(first, labels), confident=confident.mean())
-        self.descend_outputs(forward, of_logits)
-        return metrics
+
+        def loss(z: Tensor) -> Tensor:
+            supervised = self.mean_where(labelled_losses(z, targets * self.class_weights), labelled)
+            unsupervised = self.mean_where(unlabelled_losses(z, targets), 1 - labelled)
+            return supervised + self.growth * self.unlabelled_weight * unsupervised
+
+        return self.descend_forward(forward, loss, accuracy=accuracy(first, labels), confident=confident.mean())

@@ -8,9 +8,10 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Metrics, accuracy
+from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
-from vri.methods.options import Configured, option
+from vri.methods.options import option
 
 _FEW = 1e-3  # relabelling a smaller share of the samples than this moves the bound
 
@@ -20,7 +21,7 @@ def label_ratio(probabilities: Tensor, labels: Tensor) -> Tensor:
     return (probabilities * labels).sum(1) / probabilities.max(1).values
 
 
-class PLC(Configured):
+class PLC(CrossEntropy):
     """Train with cross-entropy on labels that are replaced, permanently, where the network is sure of another one.
 
     f is the mean of a sample's predictions in the last `window` epochs, each taken when the sample was trained on.
@@ -39,7 +40,7 @@ class PLC(Configured):
         most: largest δ.
         warmup_epochs: epochs without relabelling.
         window: epochs of which predictions are averaged.
-        options: as in `Method`.
+        options: as in `CrossEntropy`.
     """
 
     needs_index = True
@@ -92,10 +93,10 @@ class PLC(Configured):
         predictions = self.predictions[index]
         predictions[:, self._place] = F.softmax(logits, dim=1)
         self.labels[index], self.predictions[index] = labels, predictions
-        value, gradient = self.classifier.loss_gradient(forward, lambda z: objective.cross_entropy(z, labels))
-        relabelled = (labels.argmax(1) != given.argmax(1)).double().mean()
-        metrics = read_metrics(
-            forward, loss=value, accuracy=accuracy(logits, given), relabelled=relabelled, bound=self.bound
+        return self.descend_forward(
+            forward,
+            lambda z: objective.cross_entropy(z, labels),
+            accuracy=accuracy(logits, given),
+            relabelled=(labels.argmax(1) != given.argmax(1)).double().mean(),
+            bound=self.bound,
         )
-        self.classifier.update(gradient)
-        return metrics
