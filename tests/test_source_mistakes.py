@@ -72,8 +72,8 @@ GOOD = "a,b,y\n1,2,u\n2,3,v\n3,4,u\n4,5,v\n"
         (
             "a,y\n1,u\n2,\n3,v\n4, \n",
             {"label": "y"},
-            "PATH: column 'y' has no label in 2 of 4 rows: 1, 3 (from 0); expected one in each: fill them in or remove "
-            "the rows",
+            "PATH: column 'y' has no label in 2 of 4 rows: 1, 3 (from 0); expected one in each: fill them in, remove "
+            "the rows, or have them predicted with --unlabelled",
         ),
         (
             "a,y\n1,u\n2,u\n",

@@ -66,16 +66,18 @@ def test_rows_of_a_group_are_equally_probable() -> None:
 
 
 def test_what_fits_in_memory_is_not_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stream._memory() > 2**20
+    monkeypatch.setattr(stream, "_memory", lambda: 16_000_000_000)
+
     def size(rows: int, width: int, classes: int) -> int:
         source = Shapes()
         source.embeddings.shape, source.classes = (rows, width), ["a"] * classes
         return stream.sample_size(source)  # type: ignore[arg-type]
 
     assert size(60_000, 784, 10) == 60_000
-    assert size(200_000, 1342, 2) == 200_000  # just below 1 GiB in single precision
-    assert size(200_001, 16, 2) == 200_000
-    assert size(200_000, 1343, 2) < 200_000
-    assert size(10**7, 256, 10) == 158_514  # 1.4 GB by 8 · (4 · 256 + 8 · 10) bytes per row
+    assert size(905_797, 256, 10) == 905_797  # just below half of the memory, by 8 · (4 · 256 + 8 · 10) bytes per row
+    assert size(905_798, 256, 10) == 158_514  # 1.4 GB
+    assert size(10**8, 16, 2) == 200_000
     assert size(10**7, 256, 2000) == 10_279
 
 

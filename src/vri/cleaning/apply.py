@@ -102,8 +102,10 @@ def _kept(new: Labels) -> list[int]:
 def _open_table(path: Path, options: SourceOptions) -> _Opened:
     encoding = options.encoding or "utf-8"
     table = read_table(path, encoding, options.separator)
-    column, labels = table.labels(options.label)
-    forms: Mapping[str, Any] = table.numbers.get(column) or _forms(labels, table.columns[column])
+    column, labels = table.labels(options.label, unlabelled=True)
+    forms: Mapping[str, Any] = _forms(labels, table.columns[column])
+    if column in table.numbers:
+        forms = table.numbers[column] | ({"": -1} if "" in forms else {})
 
     def write(folder: Path, new: Labels) -> str:
         if column in table.numbers and (unknown := {label for label in new if label is not None} - forms.keys()):
@@ -179,7 +181,7 @@ def _write_parquet(path: Path, target: Path, table: Any) -> None:
 
 def _open_npz(path: Path, options: SourceOptions) -> _Opened:
     arrays = read_arrays(path, options, only_labels=True)
-    labels = arrays.label_texts()
+    labels = arrays.label_texts(unlabelled=True)
 
     def write(folder: Path, new: Labels) -> str:
         rows, per_sample = _kept(new), arrays.per_sample()

@@ -33,9 +33,9 @@ class Arrays:
         count = len(self.all[self.labels])
         return [name for name, array in self.all.items() if array.ndim and len(array) == count]
 
-    def label_texts(self) -> list[str]:
-        """The labels as text."""
-        return label_texts(self.all[self.labels].tolist(), f"{self.path}: array {self.labels!r}")
+    def label_texts(self, unlabelled: bool = False) -> list[str]:
+        """The labels as text; "" for missing ones if they are allowed."""
+        return label_texts(self.all[self.labels].tolist(), f"{self.path}: array {self.labels!r}", unlabelled)
 
     def id_texts(self) -> list[str]:
         """The ids as text, or the row numbers from 0."""

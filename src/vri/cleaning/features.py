@@ -30,12 +30,14 @@ class Inputs:
         text: the column that became TF-IDF or is left to an encoder, or None.
         names: of the columns that are used.
         notes: what was left out, and why.
+        columns: the column that each column of X comes from; empty if there is only text.
     """
 
     X: Any
     text: str | None
     names: tuple[str, ...]
     notes: tuple[str, ...]
+    columns: tuple[str, ...] = ()
 
 
 def table_inputs(
@@ -96,7 +98,8 @@ def table_inputs(
         terms = read(table.column(text, "--text"), text)
         blocks += [] if terms is None else [_projected(terms, seed)]
         used.append(text)
-    return Inputs(np.concatenate(blocks, axis=1) if blocks else None, text, tuple(used), tuple(notes_list))
+    columns = tuple(name for name, block in zip(used, blocks, strict=False) for _ in range(block.shape[1]))
+    return Inputs(np.concatenate(blocks, axis=1) if blocks else None, text, tuple(used), tuple(notes_list), columns)
 
 
 def tfidf(texts: Sequence[Any], name: str) -> Any:

@@ -95,6 +95,7 @@ class NpySource:
         counts: samples of each class.
         trusted_count: samples that are trusted.
         notes: what the user should know.
+        options: how to read them.
     """
 
     embeddings: NpyFile
@@ -105,6 +106,7 @@ class NpySource:
     counts: Indices
     trusted_count: int
     notes: list[str]
+    options: SourceOptions
     _values: Array  # the different labels as in the file, ascending
     _place: Indices  # index of each of them in `classes`
 
@@ -184,7 +186,7 @@ def open_npy(path: Path, options: SourceOptions) -> NpySource:
     classes = sort_labels(counts)
     place = np.array([classes.index(text) for text in texts])
     numbers = np.array([counts[name] for name in classes])
-    return NpySource(embeddings, labels, trusted, ids, classes, numbers, trusted_count, notes, values, place)
+    return NpySource(embeddings, labels, trusted, ids, classes, numbers, trusted_count, notes, options, values, place)
 
 
 def chunks(column: NpyFile) -> Iterator[tuple[int, Array]]:

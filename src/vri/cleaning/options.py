@@ -19,10 +19,10 @@ _WORDS = {IMAGES: "a folder of images", TABLE: "a {} table", ARRAYS: "an .npz fi
 _FOR_IMAGES = ("backbone", "image_size", "weights")
 _FOR_TEXT = ("encoding", "separator")  # tables in text files
 _UNUSED = {  # options that mean nothing for a kind of source
-    IMAGES: ("label", "features", "text", "id", *_FOR_TEXT),
+    IMAGES: ("unlabelled", "label", "features", "text", "images", "id", *_FOR_TEXT),
     TABLE: _FOR_IMAGES,
-    ARRAYS: ("text", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
-    ROWS: ("features", "text", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
+    ARRAYS: ("encoder", *_FOR_TEXT, *_FOR_IMAGES),
+    ROWS: ("unlabelled", "features", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
 }
 
 
@@ -33,8 +33,10 @@ class SourceOptions:
     Attributes:
         label: column of the labels; for .npz the name of their array (y or labels by default), for .npy their file.
         features: columns to learn from; for .npz the one name of the embeddings (X, embeddings or features).
-        text: column of text, read by TF-IDF or an encoder.
+        text: column of text, read by TF-IDF or an encoder; for embeddings an array or a file of texts, which only the
+            page shows.
         encoder: name of a pretrained encoder of images or text, as in `vri.encoders.load`; none by default.
+        images: column, array or file of paths of images, which only the page shows.
         id: column, array or .npy file of ids; if not given, rows are counted from 0.
         trusted: whose labels are known to be right: a column, array or .npy file of true and false, or a file with
             one id per line.
@@ -43,6 +45,7 @@ class SourceOptions:
         backbone: network for images; `small_cnn` by default, `resnet50` with weights.
         image_size: side of the images the network sees; 32 by default, 224 with weights.
         weights: file of weights; the network is then not trained, and its features are the embeddings.
+        unlabelled: whether labels may be missing; they are predicted, not judged.
         seed: of the initial weights.
     """
 
@@ -50,6 +53,7 @@ class SourceOptions:
     features: tuple[str, ...] | None = None
     text: str | None = None
     encoder: str | None = None
+    images: str | None = None
     id: str | None = None
     trusted: str | None = None
     encoding: str | None = None
@@ -57,6 +61,7 @@ class SourceOptions:
     backbone: str | None = None
     image_size: int | None = None
     weights: Path | None = None
+    unlabelled: bool = False
     seed: int = 0
 
 
@@ -74,6 +79,7 @@ class CleanOptions:
         max_suspects: most samples on the page.
         compare: also train plainly on the given labels, to compare accuracies.
         sample: rows of an .npy file to learn from; by default all of them, if they fit in memory.
+        pred_probs: file of probabilities to judge by, see `read_probabilities`; nothing is trained then.
     """
 
     confidence: float = 0.9
@@ -84,6 +90,7 @@ class CleanOptions:
     max_suspects: int = 5000
     compare: bool = False
     sample: int | None = None
+    pred_probs: Path | None = None
 
 
 def checked_device(options: CleanOptions) -> torch.device:
@@ -96,7 +103,16 @@ def checked_device(options: CleanOptions) -> torch.device:
         "max_suspects": (options.max_suspects >= 1, "1 or more"),
         "sample": (options.sample is None or options.sample >= 2, "2 or more rows to learn from"),
     }
-    wrong = [
+    wrong = []
+    if options.pred_probs is not None:
+        if not options.pred_probs.is_file():
+            wrong.append(f"--pred-probs is {options.pred_probs}, which is not there; check the name")
+        idle = [name for name in ("cross_fit", "epochs", "compare", "sample") if getattr(options, name)]
+        if idle:
+            wrong.append(
+                f"{shorten(map(_flag, idle))} can't be used with --pred-probs, which trains nothing; leave it out"
+            )
+    wrong += [
         f"{_flag(name)} is {getattr(options, name):g}; expected {expected}"
         for name, (right, expected) in checks.items()
         if not right
@@ -131,7 +147,7 @@ def kind_of(path: Path) -> str:
 
 def check_options(path: Path, kind: str, options: SourceOptions) -> None:
     """Refuse options that don't apply to a kind of source."""
-    given = [name for name in _UNUSED[kind] if getattr(options, name) is not None]
+    given = [name for name in _UNUSED[kind] if getattr(options, name) not in (None, False)]
     suffix, what = path.suffix.lower(), _WORDS[kind].format(path.suffix)
     if kind == TABLE and suffix not in CSV_SUFFIXES:
         given += [name for name in _FOR_TEXT[suffix in JSON_SUFFIXES :] if getattr(options, name) is not None]

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from vri import quality
 from vri.cleaning.cells import escape, write_rows
 from vri.cleaning.encoding import EVIDENCE
 from vri.cleaning.npy import open_npy
@@ -22,11 +24,12 @@ from vri.cleaning.options import (
     check_options,
     checked_device,
     kind_of,
-    sort_labels,
 )
-from vri.cleaning.progress import ENCODING, PAGE, READING, TRAINING, Progress
+from vri.cleaning.probabilities import read_probabilities
+from vri.cleaning.progress import ENCODING, JUDGING, PAGE, READING, TRAINING, Progress
+from vri.cleaning.remarks import copied_labels, spelling
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
-from vri.cleaning.sources import Source, open_source
+from vri.cleaning.sources import Source, file_hash, open_source
 from vri.cleaning.state import (
     CLASSIFIER,
     CORRECTED,
@@ -41,6 +44,7 @@ from vri.cleaning.state import (
 )
 from vri.cleaning.stream import clean_stream, sample_size
 from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy
+from vri.estimator.issues import judge_labels
 
 _SHOWN = 0.2  # share of the samples that are expected on the page, where they are read again
 _COLUMNS = (
@@ -98,39 +102,45 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
         sample = options.sample or sample_size(arrays)
         if sample < arrays.rows:
             return clean_stream(work, arrays, sample, fresh)
-    if kind == IMAGES and source_options.weights is None and source_options.encoder in (None, "none"):
+    from_scratch = source_options.weights is None and source_options.encoder in (None, "none")
+    if kind == IMAGES and from_scratch and options.pred_probs is None:
         work.expect_images(sum(file.is_file() for file in path.rglob("*")), source_options.image_size or 32)
     with work.progress.part(READING):
-        source = open_source(path, source_options)
+        source = open_source(path, source_options, inputs=options.pred_probs is None)
     shown = min(len(source.labels), options.max_suspects)
     work.progress.expect(page=_SHOWN * shown / len(source.labels) * work.progress.times[READING][0])
     work.tell_about(len(source.labels), len(set(source.labels)), _count(source.trusted), source.notes)
     settings = _settings(source, source_options, options)
     again = begin(out, settings, fresh)
-    findings = load_found(out / STATE / FINDINGS, Findings) if (out / CLASSIFIER).exists() else None
+    whole = options.pred_probs is not None or (out / CLASSIFIER).exists()
+    findings = load_found(out / STATE / FINDINGS, Findings) if whole else None
     if findings is not None:
         work.tell("everything was trained before; writing the results again (--fresh trains again)")
     else:
         if again:
             work.tell(f"resuming the run in {out}")
-        findings = _train(work, source)
+        findings = _train(work, source) if options.pred_probs is None else _judge(work, source, options.pred_probs)
         save_found(out / STATE / FINDINGS, findings)
     accuracy = Accuracy(None, findings.accuracy, findings.measured_on)
     if options.compare:
-        accuracy = work.compare(lambda: _samples(work, source)[0])
-    return _write(work, source, findings, accuracy, settings)
+        accuracy = work.compare(lambda: _samples(work, source, _inputs(work, source))[0])
+    with work.progress.part(PAGE):
+        return _write(work, source, findings, accuracy, settings)
 
 
 # training
 
 
-def _samples(work: Work, source: Source) -> tuple[Samples, NDArray[np.int64]]:
+def _inputs(work: Work, source: Source) -> Any:
+    with work.progress.part(ENCODING) if source.encoder else nullcontext():
+        return source.make_inputs(work.out / STATE, work.device)
+
+
+def _samples(work: Work, source: Source, X: Any) -> tuple[Samples, NDArray[np.int64]]:
     """The samples that can be judged, and their numbers: the only one of a class can't be compared with others."""
     labels = np.array(source.labels)
     names, counts = np.unique(labels, return_counts=True)
-    rows = np.flatnonzero(np.isin(labels, names[counts > 1]))
-    with work.progress.part(ENCODING) if source.encoder else nullcontext():
-        X = source.make_inputs(work.out / STATE, work.device)
+    rows = np.flatnonzero(np.isin(labels, names[(counts > 1) & (names != "")]))
     trusted = None if source.trusted is None else source.trusted[rows]
     X = X if len(rows) == len(labels) else X[rows]  # features stay in their file
     evidence = "auto" if source.encoder is None or work.options.epochs else EVIDENCE
@@ -139,12 +149,14 @@ def _samples(work: Work, source: Source) -> tuple[Samples, NDArray[np.int64]]:
 
 def _train(work: Work, source: Source) -> Findings:
     start = time.perf_counter()
-    samples, rows = _samples(work, source)
+    X = _inputs(work, source)
+    samples, rows = _samples(work, source, X)
+    remarks = copied_labels(samples.X, samples.given, source.columns)
     with work.progress.part(TRAINING):
         model = work.train(samples, "vri", "vri", work.options.cross_fit)
     model.save(work.out / CLASSIFIER)
     frame = model.find_label_issues()
-    classes = sort_labels(set(source.labels))
+    classes = source.classes()
     place = {name: number for number, name in enumerate(classes)}
     known = np.array([place[str(name)] for name in model.classes_])
     matrix = np.eye(len(classes))
@@ -156,20 +168,59 @@ def _train(work: Work, source: Source) -> Findings:
         return whole
 
     accuracy = own_accuracy(model, samples)
+    suggested = spread([place[str(name)] for name in frame["predicted_label"]], -1)
+    confidence, outlier = spread(frame["predicted_probability"], np.nan), spread(frame["outlier_score"], np.nan)
+    unknown = np.flatnonzero(np.array(source.labels) == "")
+    if len(unknown):
+        probabilities = model.predict_proba(X[unknown])
+        suggested[unknown], confidence[unknown] = known[probabilities.argmax(1)], probabilities.max(1)
+        outlier[unknown] = quality.outlier_score(torch.from_numpy(probabilities)).numpy()
     return Findings(
         classes=classes,
         judged=spread(True, False),
-        suggested=spread([place[str(name)] for name in frame["predicted_label"]], -1),
-        confidence=spread(frame["predicted_probability"], np.nan),
+        suggested=suggested,
+        confidence=confidence,
         quality=spread(frame["label_quality"], np.nan),
         issue=spread(frame["is_label_issue"], False),
-        outlier=spread(frame["outlier_score"], np.nan),
+        outlier=outlier,
         transition_matrix=matrix,
         noise_rate=float(model.noise_rate_),
         noise_interval=(float(model.noise_rate_interval_[0]), float(model.noise_rate_interval_[1])),
         threshold=float(model.threshold_),
         accuracy=accuracy.vri,
         measured_on=accuracy.measured_on,
+        seconds=time.perf_counter() - start,
+        remarks=remarks,
+    )
+
+
+def _judge(work: Work, source: Source, path: Path) -> Findings:
+    """By the probabilities in a file."""
+    start, classes = time.perf_counter(), source.classes()
+    with work.progress.part(JUDGING):
+        names, probabilities = read_probabilities(path, source.ids, classes)
+        labels = np.array([label or None for label in source.labels], object)
+        found = judge_labels(labels, probabilities, classes=names, trusted=source.trusted, unlabelled="predict")
+    suggested, confidence = found.suggestions()
+    matrix = found.transitions
+    if matrix is None:  # too many classes to fit one: how often labels go with classes
+        matrix = np.eye(len(names)) * 1e-9
+        np.add.at(matrix, (suggested[found.given >= 0, 0], found.given[found.given >= 0]), 1)
+        matrix /= matrix.sum(1, keepdims=True)
+    return Findings(
+        classes=names,
+        judged=found.given >= 0,
+        suggested=suggested[:, 0],
+        confidence=confidence[:, 0],
+        quality=found.quality,
+        issue=found.issue,
+        outlier=found.outlier,
+        transition_matrix=matrix,
+        noise_rate=found.noise_rate,
+        noise_interval=found.noise_interval,
+        threshold=found.threshold,
+        accuracy=None,
+        measured_on="",
         seconds=time.perf_counter() - start,
     )
 
@@ -179,15 +230,21 @@ def _train(work: Work, source: Source) -> Findings:
 
 def _write(work: Work, source: Source, found: Findings, accuracy: Accuracy, settings: dict[str, Any]) -> Summary:
     place = {name: number for number, name in enumerate(found.classes)}
-    given = np.array([place[label] for label in source.labels])
+    given = np.array([place.get(label, -1) for label in source.labels])
+    unknown = given < 0
     order = np.lexsort((np.arange(len(given)), found.quality))  # NaN comes last
     suspects = order[found.issue[order]]
-    changed = found.issue & (found.confidence >= work.options.confidence)
+    changed = (found.issue | unknown) & (found.confidence >= work.options.confidence)
     if source.trusted is not None:
         changed &= ~source.trusted
-    with work.progress.part(PAGE):
-        write_rows(work.out / ISSUES, _COLUMNS, (_issue(source, found, i) for i in order.tolist()))
-        write_rows(work.out / CORRECTED, ("id", "label", "given_label", "changed"), _corrected(source, found, changed))
+    write_rows(work.out / ISSUES, _COLUMNS, (_issue(source, found, i) for i in order.tolist()))
+    write_rows(work.out / CORRECTED, ("id", "label", "given_label", "changed"), _corrected(source, found, changed))
+    remarks = [*found.remarks, *spelling(found.classes, np.bincount(given[~unknown], minlength=len(found.classes)))]
+    if unknown.any():
+        remarks.append(
+            f"{unknown.sum():,} samples have no label: {ISSUES} has a predicted one for each, and {CORRECTED} the "
+            f"{(unknown & changed).sum():,} that are at least {work.options.confidence:.0%} sure"
+        )
     pairs = np.zeros((len(found.classes), len(found.classes)), np.int64)
     np.add.at(pairs, (given[suspects], found.suggested[suspects]), 1)
     return work.write(
@@ -197,13 +254,14 @@ def _write(work: Work, source: Source, found: Findings, accuracy: Accuracy, sett
         {
             "changed": int(changed.sum()),
             "not_judged": int((~found.judged).sum()),
+            "unlabelled": int(unknown.sum()),
             "seconds": round(found.seconds, 2),
             "settings": settings,
             "notes": source.notes,
         },
         source=source.name,
         classes=found.classes,
-        samples=len(given),
+        samples=int((~unknown).sum()),
         trusted=_count(source.trusted),
         issues=len(suspects),
         noise_rate=found.noise_rate,
@@ -212,18 +270,18 @@ def _write(work: Work, source: Source, found: Findings, accuracy: Accuracy, sett
         pair_counts=pairs.tolist(),
         quality_counts=np.histogram(found.quality[found.judged], QUALITY_BINS, (0, 1))[0].tolist(),
         threshold=found.threshold,
+        remarks=remarks,
     )
 
 
 def _issue(source: Source, found: Findings, i: int) -> tuple[str, ...]:
     numbers = (found.quality[i], found.confidence[i], found.outlier[i])
-    quality, confidence, outlier = (f"{number:.6f}" if found.judged[i] else "" for number in numbers)
-    suggested = escape(found.classes[found.suggested[i]]) if found.judged[i] else ""
+    right, confidence, outlier = ("" if np.isnan(number) else f"{number:.6f}" for number in numbers)
     return (
         escape(source.ids[i]),
         escape(source.labels[i]),
-        suggested,
-        quality,
+        escape(found.classes[found.suggested[i]]) if found.suggested[i] >= 0 else "",
+        right,
         _yes_no(found.issue[i]),
         confidence,
         outlier,
@@ -251,7 +309,9 @@ def _suspect(source: Source, found: Findings, i: int) -> Suspect:
 def _settings(source: Source, source_options: SourceOptions, options: CleanOptions) -> dict[str, Any]:
     """Everything that the findings depend on; without what may differ when a run is resumed."""
     chosen = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in asdict(source_options).items()
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(source_options).items()
+        if value is not False
     }
     chosen |= {name: None for name, value in chosen.items() if str(value).endswith(".npy")}  # in the fingerprint
     marks = None if source.trusted is None else sha256(np.packbits(source.trusted).tobytes()).hexdigest()[:16]
@@ -261,6 +321,7 @@ def _settings(source: Source, source_options: SourceOptions, options: CleanOptio
         "weights": None if source_options.weights is None else source_options.weights.name,
         "cross_fit": options.cross_fit,
         "epochs": options.epochs,
+        "pred_probs": None if options.pred_probs is None else file_hash(options.pred_probs),
         "content of the source": source.fingerprint,
     }
 

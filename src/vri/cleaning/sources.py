@@ -14,10 +14,21 @@ from torch import nn
 
 from vri.cleaning import folders
 from vri.cleaning.arrays import read_arrays
+from vri.cleaning.cards import cell, long_cell, with_cards
 from vri.cleaning.encoding import find_encoding
-from vri.cleaning.features import table_inputs
+from vri.cleaning.features import Inputs, table_inputs
 from vri.cleaning.npy import open_npy
-from vri.cleaning.options import ARRAYS, IMAGES, ROWS, TABLE, SourceOptions, check_classes, check_options, kind_of
+from vri.cleaning.options import (
+    ARRAYS,
+    IMAGES,
+    ROWS,
+    TABLE,
+    SourceOptions,
+    check_classes,
+    check_options,
+    kind_of,
+    sort_labels,
+)
 from vri.cleaning.tables import check_unique, read_table
 from vri.data.image_files import Preparation, read_image
 from vri.data.lists import shorten
@@ -25,7 +36,7 @@ from vri.encoders import IMAGES as PICTURES
 from vri.encoders import TEXTS
 
 _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "1.0": True, "0.0": False}
-_LONGEST_CELL, _LONGEST_TEXT, _MOST_FIELDS = 300, 5_000, 30  # characters and fields that a suspect shows
+_MOST_FIELDS = 30  # that a suspect shows
 _PIXELS = "pixels, by a small network; --encoder auto takes a pretrained one (docs/encoders.md)"
 _SHOWN_NUMBERS = 8  # of an embedding
 
@@ -39,7 +50,7 @@ class Source:
     Attributes:
         name: for people.
         ids: of the samples: path of an image, cell of the id column, or row number from 0.
-        labels: the given ones, as text.
+        labels: the given ones, as text; "" for a sample without label.
         trusted: which labels are known to be right, or None.
         make_inputs: makes what `VRIClassifier` learns from, given a folder for caching and a device.
         describe: what the page shows of sample i: some of `image`, `fields` and `text`, as in `Suspect`.
@@ -47,6 +58,7 @@ class Source:
         module: factory of a network for it, or None for the default one.
         encoder: name of the encoder that makes the inputs, or None.
         notes: what the user should know, such as what was left out.
+        columns: names of the columns of the inputs, where they have names; there may be more columns.
     """
 
     name: str
@@ -59,24 +71,29 @@ class Source:
     module: Callable[[int], nn.Module] | None = None
     encoder: str | None = None
     notes: list[str] = field(default_factory=list)
+    columns: Sequence[str] = ()
+
+    def classes(self) -> list[str]:
+        """The different labels in order."""
+        return sort_labels(set(filter(None, self.labels)))
 
 
-def open_source(path: Path, options: SourceOptions) -> Source:
-    """Read a source and check it; reports every mistake in it."""
+def open_source(path: Path, options: SourceOptions, inputs: bool = True) -> Source:
+    """Read a source and check it; reports every mistake in it. Without `inputs` there may be nothing to learn from."""
     kind = kind_of(path)
     check_options(path, kind, options)
     openers = {IMAGES: _open_images, TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
-    source = openers[kind](path, options)
-    source.notes.extend(check_classes(path, Counter(source.labels)))
+    source = openers[kind](path, options, inputs)
+    source.notes.extend(check_classes(path, Counter(filter(None, source.labels))))
     if source.trusted is not None and not source.trusted.any():
         raise ValueError("--trusted marks no sample; expected at least one: mark some, or leave it out")
     return source
 
 
-def _open_images(path: Path, options: SourceOptions) -> Source:
-    encoding = find_encoding(options, PICTURES)
+def _open_images(path: Path, options: SourceOptions, inputs: bool) -> Source:
+    encoding = find_encoding(options, PICTURES) if inputs else None
     module = None
-    if encoding is None:
+    if encoding is None and inputs:
         module = folders.Backbone(options.backbone or "small_cnn", options.image_size or 32, options.seed)
         module.check()
     size = None if module is None else module.image_size
@@ -100,14 +117,14 @@ def _open_images(path: Path, options: SourceOptions) -> Source:
         encoder=None if encoding is None else encoding.encoder.name,
         notes=[
             *listing.notes,
-            f"learning from {_PIXELS if encoding is None else encoding.encoder.about}",
+            *([f"learning from {_PIXELS if encoding is None else encoding.encoder.about}"] if inputs else []),
         ],
     )
 
 
-def _open_table(path: Path, options: SourceOptions) -> Source:
+def _open_table(path: Path, options: SourceOptions, inputs: bool) -> Source:
     table = read_table(path, options.encoding or "utf-8", options.separator)
-    label, labels = table.labels(options.label)
+    label, labels = table.labels(options.label, options.unlabelled)
     ids = table.ids(options.id)
     other = {label} if options.id is None else {label, options.id}
     trusted = None
@@ -121,10 +138,12 @@ def _open_table(path: Path, options: SourceOptions) -> Source:
                 "nor a file; expected one with true or false in each row, or a file with one id per line"
             )
         trusted = _listed(options.trusted, ids, "an id" if options.id else "the number of a row from 0")
-    encoding = find_encoding(options, TEXTS)
-    found = table_inputs(table, options.features, options.text, other, options.seed, encoding is not None)
+    encoding, found, notes = None, Inputs(None, options.text, (), ()), []
+    if inputs:
+        encoding = find_encoding(options, TEXTS)
+        found = table_inputs(table, options.features, options.text, other, options.seed, encoding is not None)
+        notes = [f"learning from {shorten(found.names)} ({len(found.names)} columns)", *found.notes]
     content = " ".join(file_hash(file) for file in (sorted(path.glob("*.arrow")) if path.is_dir() else [path]))
-    notes = [f"learning from {shorten(found.names)} ({len(found.names)} columns)", *found.notes]
     if encoding is not None:
         notes.append(f"text is read by {encoding.encoder.about}")
 
@@ -137,8 +156,9 @@ def _open_table(path: Path, options: SourceOptions) -> Source:
         return rows if found.X is None else np.concatenate([found.X, rows], axis=1)
 
     def describe(i: int) -> dict[str, Any]:
-        cells = {name: _cell(values[i]) for name, values in table.columns.items() if name not in (label, found.text)}
-        text = None if found.text is None else _cell(table.columns[found.text][i], _LONGEST_TEXT)
+        hidden = (label, found.text, options.images)
+        cells = {name: cell(values[i]) for name, values in table.columns.items() if name not in hidden}
+        text = None if found.text is None else long_cell(table.columns[found.text][i])
         return {"fields": dict(list(cells.items())[:_MOST_FIELDS]) or None, "text": text}
 
     return Source(
@@ -147,41 +167,47 @@ def _open_table(path: Path, options: SourceOptions) -> Source:
         labels=labels,
         trusted=trusted,
         make_inputs=make_inputs,
-        describe=describe,
+        describe=with_cards(describe, path, options, table.columns, table.rows),
         fingerprint=content if encoding is None else f"{content} {encoding.encoder.fingerprint}",
         encoder=None if encoding is None else encoding.encoder.name,
         notes=notes,
+        columns=found.columns,
     )
 
 
-def _open_npz(path: Path, options: SourceOptions) -> Source:
-    arrays = read_arrays(path, options)
+def _open_npz(path: Path, options: SourceOptions, inputs: bool) -> Source:
+    arrays = read_arrays(path, options, only_labels=not inputs)
     ids = arrays.id_texts()
     trusted = None
     if options.trusted is not None and options.trusted not in arrays.all:
         trusted = _listed(options.trusted, ids, "an id" if arrays.ids else "the number of a row from 0")
     elif arrays.trusted is not None:
         trusted = _marks(arrays.all[arrays.trusted].tolist(), f"{path}: array {arrays.trusted!r}")
-    inputs = str(arrays.inputs)
-    X = arrays.all[inputs]
-    known = (inputs, arrays.labels, arrays.ids, arrays.trusted)
-    shown = [name for name in arrays.per_sample() if arrays.all[name].ndim == 1 and name not in known][:_MOST_FIELDS]
+    name = str(arrays.inputs)
+    X = arrays.all[name] if inputs else None
+    known = (name, arrays.labels, arrays.ids, arrays.trusted)
+    columns = {name: arrays.all[name] for name in arrays.per_sample() if arrays.all[name].ndim == 1}
+    hidden = (*known, options.images, options.text)
+    shown = [name for name in columns if name not in hidden][:_MOST_FIELDS]
 
     def describe(i: int) -> dict[str, Any]:
-        return {"fields": {name: _cell(arrays.all[name][i]) for name in shown} or first_numbers(inputs, X[i])}
+        return {
+            "fields": {name: cell(columns[name][i].item()) for name in shown}
+            or (first_numbers(name, X[i]) if X is not None else {})
+        }
 
     return Source(
         name=path.name,
         ids=ids,
-        labels=arrays.label_texts(),
+        labels=arrays.label_texts(options.unlabelled),
         trusted=trusted,
         make_inputs=lambda cache, device: X,
-        describe=describe,
+        describe=with_cards(describe, path, options, columns, len(ids)),
         fingerprint=file_hash(path),
     )
 
 
-def _open_npy(path: Path, options: SourceOptions) -> Source:
+def _open_npy(path: Path, options: SourceOptions, inputs: bool) -> Source:
     files = open_npy(path, options)
     labels, ids = files.label_texts(), files.id_texts()
     check_unique(ids, str(options.id))
@@ -193,7 +219,7 @@ def _open_npy(path: Path, options: SourceOptions) -> Source:
         labels=labels,
         trusted=None if files.trusted is None else files.marks(0, files.rows),
         make_inputs=lambda cache, device: X,
-        describe=lambda i: {"fields": first_numbers("X", X[i])},
+        describe=with_cards(lambda i: {"fields": first_numbers("X", X[i])}, path, options, {}, len(ids)),
         fingerprint=" ".join(file_hash(file.path) for file in used),
     )
 
@@ -241,8 +267,3 @@ def _marks(values: Sequence[Any], where: str) -> Mask:
             "expected true or false (or 1 or 0, yes or no) in each"
         )
     return np.array([_YES_NO[text] for text in texts])
-
-
-def _cell(value: Any, longest: int = _LONGEST_CELL) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -34,8 +34,8 @@ class Findings:
 
     Attributes:
         classes: the labels in order.
-        judged: False for the only sample of its class, which can't be judged.
-        suggested: index in `classes` of the label that it should have if the given one is wrong.
+        judged: False for a sample without label, and for the only one of its class, which can't be compared.
+        suggested: index in `classes` of the label that it should have if the given one is wrong; -1 for none.
         confidence: probability of that label.
         quality: probability that the given label is right; NaN if it is not judged.
         issue: whether it is considered wrong.
@@ -47,6 +47,7 @@ class Findings:
         accuracy: of the classifier, or None.
         measured_on: which labels the accuracy was measured on.
         seconds: that training took.
+        remarks: what was odd about the inputs.
     """
 
     classes: list[str]
@@ -63,6 +64,7 @@ class Findings:
     accuracy: float | None
     measured_on: str
     seconds: float
+    remarks: list[str] = field(default_factory=list)
 
 
 def save_found(path: Path, found: Any) -> None:

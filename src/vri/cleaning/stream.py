@@ -1,8 +1,10 @@
 """`vri clean` on an .npy file that does not fit in memory: learn from a sample of its rows, judge all in parts."""
 
 import importlib
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +18,10 @@ from torch import Tensor
 
 from vri import quality
 from vri.cleaning.arrow import parquet_library
+from vri.cleaning.cards import with_cards
 from vri.cleaning.npy import Indices, NpySource, chunks
-from vri.cleaning.progress import JUDGING, READING, TRAINING
+from vri.cleaning.progress import JUDGING, PAGE, READING, TRAINING
+from vri.cleaning.remarks import spelling
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
 from vri.cleaning.sources import file_hash, first_numbers
 from vri.cleaning.state import CLASSIFIER, CORRECTED, ISSUES, STATE, begin, load_found, save_found
@@ -27,8 +31,8 @@ from vri.estimator import VRIClassifier
 from vri.files import atomic_write
 from vri.training.progress import report
 
-_IN_MEMORY = (200_000, 2**30)  # rows, and bytes in single precision, up to which a file is not streamed
-_TRAINING = 1.4e9  # bytes that training on a sample may take: about eight copies of the sample and its probabilities
+_COPIES = 8  # of the rows and their probabilities that training takes, about
+_MOST_ROWS, _TRAINING = 200_000, 1.4e9  # rows, and bytes that training on them may take, if not all fit in memory
 _PART = 2**25  # bytes per array of the rows of a part
 _BLOCK = 10_000  # rows whose probabilities are computed together
 _LEARNED = "learned.npz"
@@ -59,11 +63,18 @@ class Learned:
 
 
 def sample_size(source: NpySource) -> int:
-    """How many rows to learn from: all if they easily fit in memory, else as many as training can hold."""
+    """How many rows to learn from: all if training on them takes half of the memory at most, else some."""
     rows, width = source.embeddings.shape
-    if rows <= _IN_MEMORY[0] and 4 * rows * width <= _IN_MEMORY[1]:
-        return rows
-    return int(min(_IN_MEMORY[0], _TRAINING // (8 * (4 * width + 8 * len(source.classes)))))
+    each = _COPIES * (4 * width + 8 * len(source.classes))
+    return rows if rows * each <= _memory() / 2 else int(min(_MOST_ROWS, _TRAINING // each, rows))
+
+
+def _memory() -> int:
+    """Bytes of the machine, or of the container."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(limits)
 
 
 def clean_stream(work: Work, source: NpySource, sample: int, fresh: bool) -> Summary:
@@ -90,7 +101,8 @@ def clean_stream(work: Work, source: NpySource, sample: int, fresh: bool) -> Sum
         accuracy = work.compare(lambda: _take(source, _draw(source, sample, work.options.seed)))
     parts = [range(start, min(start + size, source.rows)) for start in range(0, source.rows, size)]
     _judge(work, source, learned, parts)
-    return _write(work, source, learned, accuracy, parts, settings)
+    with work.progress.part(PAGE):
+        return _write(work, source, learned, accuracy, parts, settings)
 
 
 def _settings(work: Work, source: NpySource, sample: int, size: int) -> dict[str, Any]:
@@ -286,6 +298,14 @@ def _write(
     work: Work, source: NpySource, learned: Learned, accuracy: Accuracy, parts: list[range], settings: dict[str, Any]
 ) -> Summary:
     """Summary and page from the parts on the disk, whether this run or an earlier one wrote them."""
+    embeddings = source.embeddings
+    describe = with_cards(
+        lambda row: {"fields": first_numbers("X", embeddings.read(row, row + 1)[0])},
+        embeddings.path,
+        source.options,
+        {},
+        source.rows,
+    )
     index = pd.Index(source.names)
     pairs, bins = np.zeros((len(index), len(index)), np.int64), np.zeros(QUALITY_BINS, np.int64)
     doubt, changed = 0.0, 0
@@ -309,7 +329,7 @@ def _write(
     matrix[np.ix_(judged, judged)] = learned.transitions
     return work.write(
         worst[0].to_dict("records"),
-        lambda found: _suspect(source, found),
+        lambda found: _suspect(source, found, describe),
         accuracy,
         {
             "changed": changed,
@@ -332,6 +352,7 @@ def _write(
         pair_counts=pairs.tolist(),
         quality_counts=bins.tolist(),
         threshold=learned.threshold,
+        remarks=spelling(source.classes, source.counts),
     )
 
 
@@ -343,9 +364,11 @@ def _read(path: Path) -> Any:
         raise ValueError(f"{path} is damaged ({reason}); delete it and run the same command again") from None
 
 
-def _suspect(source: NpySource, found: dict[Any, Any]) -> Suspect:
+def _suspect(source: NpySource, found: dict[Any, Any], describe: Callable[[int], dict[str, Any]]) -> Suspect:
     row = int(found["row"])
-    fields = {} if source.ids is None else {"id": str(found["id"])}
+    shown = describe(row)
+    if source.ids is not None:
+        shown["fields"] = {"id": str(found["id"]), **shown["fields"]}
     return Suspect(
         id=str(row),  # the user's ids may not be unique
         given=source.classes[found["given"]],
@@ -353,5 +376,5 @@ def _suspect(source: NpySource, found: dict[Any, Any]) -> Suspect:
         quality=found["label_quality"],
         confidence=found["predicted_probability"],
         outlier=found["outlier_score"],
-        fields=fields | first_numbers("X", source.embeddings.read(row, row + 1)[0]),
+        **shown,
     )

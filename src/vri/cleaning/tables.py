@@ -46,14 +46,14 @@ class Table:
             )
         return self.columns[name]
 
-    def labels(self, name: str | None) -> tuple[str, list[str]]:
-        """The name of the column with the labels, and the labels as text."""
+    def labels(self, name: str | None, unlabelled: bool = False) -> tuple[str, list[str]]:
+        """The name of the column with the labels, and the labels as text; "" for missing ones if they are allowed."""
         if name is None:
             raise ValueError(
                 f"--label is missing; {self.path} has the columns {', '.join(self.columns)}: "
                 "name the one with the labels"
             )
-        return name, label_texts(self.column(name, "--label"), f"{self.path}: column {name!r}")
+        return name, label_texts(self.column(name, "--label"), f"{self.path}: column {name!r}", unlabelled)
 
     def ids(self, name: str | None) -> list[str]:
         """The column with the ids as text, or the row numbers from 0."""
@@ -90,21 +90,22 @@ def _class(number: Any, names: Sequence[str]) -> Any:
     return names[number] if isinstance(number, int) and 0 <= number < len(names) else None
 
 
-def label_texts(values: Sequence[Any], where: str) -> list[str]:
+def label_texts(values: Sequence[Any], where: str, unlabelled: bool = False) -> list[str]:
     """Labels as text without surrounding space; if all are whole numbers, 1.0 becomes 1.
 
     Args:
         values: as in the file.
         where: names the column in an error.
+        unlabelled: whether labels may be missing, which become "".
     """
     empty = [str(row) for row, value in enumerate(values) if is_missing_label(value)]
-    if empty:
+    if empty and not unlabelled:
         raise ValueError(
             f"{where} has no label in {len(empty):,} of {len(values):,} rows: {shorten(empty)} (from 0); "
-            "expected one in each: fill them in or remove the rows"
+            "expected one in each: fill them in, remove the rows, or have them predicted with --unlabelled"
         )
-    texts = [str(value).strip() for value in values]
-    if all(_WHOLE.fullmatch(text) or text.lstrip("+-").isdigit() for text in texts):
+    texts = ["" if is_missing_label(value) else str(value).strip() for value in values]
+    if all(_WHOLE.fullmatch(text) or text.lstrip("+-").isdigit() for text in texts if text):
         return [match[1] if (match := _WHOLE.fullmatch(text)) else text for text in texts]
     return texts
 

@@ -3,8 +3,9 @@
 import json
 import math
 import platform
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,19 @@ from torch import nn
 
 import vri
 from vri.cleaning.options import CleanOptions
-from vri.cleaning.progress import PAGE, TRAINING, Progress
+from vri.cleaning.progress import TRAINING, Progress
 from vri.cleaning.report import Summary, Suspect, write_report
 from vri.cleaning.state import REPORT, STATE, SUMMARY
 from vri.estimator import VRIClassifier
+from vri.estimator.checks import OddDataWarning
 from vri.estimator.fitting import schedule
 from vri.files import atomic_write
 from vri.training.progress import portion, report
 
 ENOUGH_TRUSTED = 30  # trusted samples to measure accuracy on; with fewer, all given labels say more
 _STEP = 4e-4  # seconds that the small network takes for an image of 32 × 32 in an epoch, on one core
+_PARTLY = "against their given labels, which are partly wrong"
+_APART = 0.1  # that an estimate of wrong labels and the accuracy on given labels may be apart
 _COMPARISON = "comparison.json"
 
 Mask = NDArray[np.bool_]
@@ -103,7 +107,9 @@ class Work:
             device=str(self.device),
             checkpoint_dir=self.out / STATE / folder,
         )
-        return classifier.fit(samples.X, samples.given, trusted=samples.trusted)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OddDataWarning)  # of what `vri clean` remarks on
+            return classifier.fit(samples.X, samples.given, trusted=samples.trusted)
 
     def compare(self, samples: Callable[[], Samples]) -> Accuracy:
         """Accuracy of plain training and of vri, both without a fifth of the samples, on this fifth."""
@@ -149,8 +155,9 @@ class Work:
         packages = ("torch", "numpy", "scikit-learn", "pandas")
         versions = {"vri": vri.__version__, "python": platform.python_version()}
         versions |= {name: metadata.version(name) for name in packages}
-        with self.progress.part(PAGE):
-            write_report(self.out / REPORT, summary, _counted(map(suspect, suspects), len(suspects)))
+        doubt = contradiction(summary)
+        summary = replace(summary, remarks=[*([doubt] if doubt else []), *summary.remarks])
+        write_report(self.out / REPORT, summary, _counted(map(suspect, suspects), len(suspects)))
         content = asdict(summary) | {"confidence": self.options.confidence, **more, "versions": versions}
         with atomic_write(self.out / SUMMARY) as file:
             file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
@@ -162,6 +169,27 @@ def _counted(suspects: Iterable[Suspect], count: int) -> Iterator[Suspect]:
     for number, suspect in enumerate(suspects):
         report(number / count)
         yield suspect
+
+
+def contradiction(summary: Summary) -> str | None:
+    """What to say instead of the estimate where it doesn't go with the accuracy on given labels; None if it does."""
+    accuracy, (low, high) = summary.accuracy_after, summary.noise_interval
+    if accuracy is None or _PARTLY not in summary.accuracy_on:
+        return None
+    estimate = f"{summary.noise_rate:.1%} of the labels (between {low:.1%} and {high:.1%})"
+    if 1 - accuracy > high + _APART:
+        return (
+            f"unclear how many labels are wrong: {estimate} by estimate, but the classifier differs from "
+            f"{1 - accuracy:.1%} of the labels that it has not learned from; it knows too little of this data to judge "
+            "by: give it better inputs or more samples, and check some of its issues by hand"
+        )
+    if accuracy > 1 - low + _APART:
+        return (
+            f"unclear how many labels are wrong: {estimate} by estimate, but the classifier predicts {accuracy:.1%} of "
+            "the labels that it has not learned from; mistakes that follow a rule can be predicted, too: check some of "
+            "its issues by hand"
+        )
+    return None
 
 
 def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
@@ -178,7 +206,7 @@ def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
     return Accuracy(
         None,
         row["validation_accuracy"],
-        "samples held out to choose the epoch, against their given labels, which are partly wrong",
+        f"samples held out to choose the epoch, {_PARTLY}",
     )
 
 
@@ -187,9 +215,7 @@ def _scored(samples: Samples, how: str) -> tuple[Mask, str]:
     trusted = np.zeros(len(samples.given), bool) if samples.trusted is None else samples.trusted
     if trusted.sum() >= ENOUGH_TRUSTED:
         return trusted, f"{trusted.sum():,} trusted samples {how}"
-    return np.ones(
-        len(trusted), bool
-    ), f"{len(trusted):,} samples {how}, against their given labels, which are partly wrong"
+    return np.ones(len(trusted), bool), f"{len(trusted):,} samples {how}, {_PARTLY}"
 
 
 def _a_fifth(given: NDArray[Any], seed: int) -> Mask:

@@ -17,13 +17,18 @@ _SOURCE = {  # how to read SOURCE
         "column of the labels; for .npz the name of their array (y or labels), for .npy their file",
     ),
     "features": (str, "A,B,…", "columns to learn from (all that can be used); for .npz the array (X)"),
-    "text": (str, "COLUMN", "column of text to learn from, by TF-IDF or --encoder"),
+    "text": (
+        str,
+        "COLUMN",
+        "column of text to learn from, by TF-IDF or --encoder; for .npz and .npy an array or a file of texts for the page to show",
+    ),
     "encoder": (
         str,
         "NAME",
         "learn from what a pretrained network sees in images or text: auto takes the best that is installed "
         "(none); docs/encoders.md lists the others",
     ),
+    "images": (str, "COLUMN|FILE", "column, array or file with paths of images for the page to show"),
     "id": (str, "COLUMN", "column of ids, for .npy their file (rows are counted from 0)"),
     "trusted": (
         str,
@@ -37,6 +42,11 @@ _SOURCE = {  # how to read SOURCE
     "weights": (Path, "FILE", "ImageNet weights: learn from the features of this network"),
 }
 _SEARCH = {  # how to look for wrong labels
+    "pred_probs": (
+        Path,
+        "FILE",
+        "train nothing, judge by these probabilities: .npy, or .csv with a column for each class by its name",
+    ),
     "confidence": (float, "P", "corrected.csv takes suggestions at least this probable (0.9)"),
     "cross_fit": (
         int,
@@ -70,6 +80,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--compare", action="store_true", help="also train plainly on the given labels, and print both accuracies"
     )
+    parser.add_argument(
+        "--unlabelled", action="store_true", help="samples without label are allowed: predicted, not judged"
+    )
     parser.add_argument("--fresh", action="store_true", help="remove an earlier run in DIR and start again")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--verbose", action="store_true", help="also print how long each part took")
@@ -89,12 +102,14 @@ def _run(options: argparse.Namespace) -> int:
     summary = clean(
         options.source,
         options.out,
-        SourceOptions(**{name: given[name] for name in (*_SOURCE, "seed") if name in given}),
+        SourceOptions(
+            unlabelled=options.unlabelled, **{name: given[name] for name in (*_SOURCE, "seed") if name in given}
+        ),
         CleanOptions(compare=options.compare, **{name: given[name] for name in _SEARCH if name in given}),
         fresh=options.fresh,
         progress=not options.quiet,
         verbose=options.verbose,
-        command=shlex.join([*command, "--compare"] if options.compare else command),
+        command=shlex.join([*command, *(f"--{name}" for name in ("compare", "unlabelled") if getattr(options, name))]),
     )
     print(describe(summary, options.out))
     return 0
@@ -106,11 +121,14 @@ def _flag(name: str) -> str:
 
 def describe(summary: "Summary", out: Path) -> str:
     """What was found, for people."""
+    from vri.cleaning.work import contradiction
+
     low, high = summary.noise_interval
+    doubt = contradiction(summary)
     lines = [
         f"{summary.samples:,} labels of {len(summary.classes):,} classes"
         + (f", {summary.trusted:,} of them trusted" if summary.trusted else ""),
-        f"estimated to be wrong: {summary.noise_rate:.1%} (between {low:.1%} and {high:.1%})",
+        doubt or f"estimated to be wrong: {summary.noise_rate:.1%} (between {low:.1%} and {high:.1%})",
         f"issues found: {summary.issues:,}",
     ]
     pairs = [
@@ -125,14 +143,14 @@ def describe(summary: "Summary", out: Path) -> str:
             f"  labelled {given}, looks like {suggested}: {count:,}"
             for count, given, suggested in sorted(pairs, key=lambda pair: -pair[0])[:_PAIRS]
         ]
-    if summary.accuracy_after is not None:
+    if summary.accuracy_after is not None and (not doubt or summary.accuracy_before is not None):
         plain = "" if summary.accuracy_before is None else f"{summary.accuracy_before:.1%} by plain training, "
         lines.append(f"accuracy: {plain}{summary.accuracy_after:.1%} by vri (on {summary.accuracy_on})")
     streamed = (out / "label_issues").is_dir()
     kind = "/" if streamed else ".csv"
-    lines.append(
-        f"wrote label_issues{kind}, corrected{kind}, classifier.safetensors, summary.json and report.html to {out}/"
-    )
+    lines += [f"look at: {remark}" for remark in summary.remarks if remark != doubt]
+    trained = "classifier.safetensors, " if (out / "classifier.safetensors").exists() else ""
+    lines.append(f"wrote label_issues{kind}, corrected{kind}, {trained}summary.json and report.html to {out}/")
     if streamed:
         lines.append(f"next: read {out / 'corrected'} as one Parquet table, and look at {out / 'report.html'}")
     else:

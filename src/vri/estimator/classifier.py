@@ -29,6 +29,7 @@ from vri.estimator.labels import MISSING, Indices, Mask, as_mask, encode
 from vri.estimator.network import Module, NetworkTraining
 from vri.estimator.odd_labels import copies_of_label, odd_classes
 from vri.estimator.own_estimator import OwnEstimator
+from vri.training.progress import is_watched, portion, report
 
 Floats = NDArray[np.float64]
 
@@ -292,6 +293,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator, NetworkTraining):  # type: i
     def _judge_seen(self, inputs: Any, given: Indices, mask: Mask | None, seed: int) -> None:
         """By the network that has learned from the labels, and what it believed on the way."""
         fitted = self._train_on_all(inputs, given, mask, seed)
+        report(0.0, "judging")
         labels = torch.from_numpy(given)
         free = torch.ones(len(given), dtype=torch.bool) if mask is None else ~torch.from_numpy(mask)
         judged = free if free.any() else ~free  # where all are trusted, there is still a matrix to estimate
@@ -320,16 +322,19 @@ class VRIClassifier(ClassifierMixin, BaseEstimator, NetworkTraining):  # type: i
         folds = self._folds(given, count, seed)
 
         def network(rows: Indices, held: Indices, targets: Floats, number: int) -> Floats:
-            if self.verbose:
+            if self.verbose and not is_watched():
                 print(f"fold {number + 1} of {len(folds)}", file=sys.stderr)
             own_seed = derive_seed(seed, number) % 2**31
             found: Floats = self._train(inputs, given, mask, rows, held, own_seed, f"fold-{number}").beliefs.numpy()
             return found
 
         views = self._views(X, inputs)
-        evidence = ensemble.gather(names, views, given, mask, folds, len(self.classes_), seed, network)
+        cross_fitted = len(folds) / (len(folds) + 1)
+        with portion(0, cross_fitted):
+            evidence = ensemble.gather(names, views, given, mask, folds, len(self.classes_), seed, network)
         if evidence.weights.get(ensemble.NETWORK, 0.0) > 0:
-            self._train_on_all(inputs, given, mask, seed)
+            with portion(cross_fitted, 1):
+                self._train_on_all(inputs, given, mask, seed)
         alone = names == (ensemble.NETWORK,)
         if not alone:
             self._ensemble = ensemble.refit(evidence, views, seed)
