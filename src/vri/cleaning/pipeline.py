@@ -109,7 +109,7 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
         source = open_source(path, source_options, inputs=options.pred_probs is None)
     shown = min(len(source.labels), options.max_suspects)
     work.progress.expect(page=_SHOWN * shown / len(source.labels) * work.progress.times[READING][0])
-    work.tell_about(len(source.labels), len(set(source.labels)), _count(source.trusted), source.notes)
+    work.tell_about(len(source.labels), len(source.classes()), _count(source.trusted), source.notes)
     settings = _settings(source, source_options, options)
     again = begin(out, settings, fresh)
     whole = options.pred_probs is not None or (out / CLASSIFIER).exists()
