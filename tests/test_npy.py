@@ -165,7 +165,7 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--text", "a", "--features", "b"], "--features, --text can't be used with an .npy file; leave it out"),
+        (["--text", "a", "--features", "b"], "--features can't be used with an .npy file; leave it out"),
         (["--sample", "1"], "--sample is 1; expected 2 or more rows to learn from"),
         (["--confidence", "2"], "--confidence is 2; expected 0 to 1"),
         (

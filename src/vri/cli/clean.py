@@ -20,7 +20,8 @@ _SOURCE = {  # how to read SOURCE
     "text": (
         str,
         "COLUMN",
-        "column of text to learn from, by TF-IDF or --encoder; for .npz and .npy an array or a file of texts for the page to show",
+        "column of text to learn from, by TF-IDF or --encoder; for .npz and .npy an array or a file of texts that the "
+        "page shows",
     ),
     "encoder": (
         str,
