@@ -47,7 +47,8 @@ CASES = [f"{name}, {kind}" for name, kinds in KINDS.items() for kind in kinds]
 SIZES = {"cifar10n": (10_000, 5_000), "fashion-mnist": (2_000, 1_000), "news": (4_000, 1_000)}  # training, test
 ENCODERS = {"cifar10n": "efficientnet-lite0", "fashion-mnist": "efficientnet-lite0", "news": "minilm"}
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
-WAYS = ("vri", "lr self-confidence", "lr margin")
+VRI, LR, PLAIN = "vri", "lr", "plain"
+CLEANLAB = ("self_confidence", "normalized_margin")
 
 Labels = NDArray[np.int64]
 
@@ -120,70 +121,62 @@ def logistic(x: Any, test: Any, given: Labels, seed: int) -> tuple[NDArray[np.fl
 
 def measure(settings: Row) -> Row | None:
     name, kind = settings["case"].split(", ")
-    seed = settings["seed"]
+    way, seed = settings["way"], settings["seed"]
     warnings.simplefilter("ignore")
     try:
         train, test, true, test_true = samples_of(name)
         given = given_labels(name, kind, true, seed)
-        x, tested = (plain if settings["input"] == "plain" else encoded)(name, train, test)
+        x, tested = (plain if way == PLAIN else encoded)(name, train, test)
     except (FileNotFoundError, ImportError) as error:
         print(f"{settings['case']} is left out: {error}")
         return None
     wrong = given != true
-    found: Row = {"wrong": float(wrong.mean()), "ap": {}, "accuracy": {}, "seconds": {}}
-
-    def note(way: str, quality: NDArray[Any], predicted: Labels, began: float) -> None:
-        found["ap"][way] = float(average_precision_score(wrong, -quality))
-        found["accuracy"][way] = float((predicted == test_true).mean())
-        found["seconds"][way] = time.process_time() - began
-
     began = time.process_time()
-    images = settings["input"] == "plain" and name != "news"
-    evidence = "auto" if settings["input"] == "plain" else EVIDENCE
-    module = Backbone("small_cnn", 32, seed) if images else None
-    model = VRIClassifier(module, evidence=evidence, random_state=seed).fit(x, given)
-    note("vri", model.label_quality_, model.predict(tested), began)
-    found["evidence"], found["rate"] = model.evidence_weights_, model.noise_rate_
-    if settings["input"] == "encoder":
-        began = time.process_time()
+    found: Row = {"wrong": float(wrong.mean())}
+    if way == LR:
         said, predicted = logistic(x, tested, given, seed)
-        for way, method in (("lr self-confidence", "self_confidence"), ("lr margin", "normalized_margin")):
-            note(way, get_label_quality_scores(given, said, method=method), predicted, began)
-    return found
+        scores = {method: get_label_quality_scores(given, said, method=method) for method in CLEANLAB}
+    else:
+        module = Backbone("small_cnn", 32, seed) if way == PLAIN and name != "news" else None
+        evidence = "auto" if way == PLAIN else EVIDENCE
+        model = VRIClassifier(module, evidence=evidence, random_state=seed).fit(x, given)
+        predicted, scores = model.predict(tested), {"quality": model.label_quality_}
+        found |= {"evidence": model.evidence_weights_, "rate": float(model.noise_rate_)}
+    return found | {
+        "ap": {name: float(average_precision_score(wrong, -each)) for name, each in scores.items()},
+        "accuracy": float((predicted == test_true).mean()),
+        "seconds": time.process_time() - began,
+    }
 
 
 def table() -> str:
     rows = read(RUNS)
     lines = []
     for case in CASES:
-        for given in ("encoder", "plain"):
-            runs = [row for row in rows if row["case"] == case and row["input"] == given]
-            if not runs:
-                continue
-            name = case.split(", ")[0]
-            label = ENCODERS[name] if given == "encoder" else ("TF-IDF" if name == "news" else "small CNN")
-            cells = [case, label, f"{statistics.mean(row['wrong'] for row in runs):.0%}", str(len(runs))]
-            cells += [_mean([row["ap"].get(way) for row in runs], 3) for way in WAYS]
-            cells += [_mean([row["accuracy"].get(way) for row in runs], 3) for way in WAYS[:2]]
-            lines.append([*cells, "/".join(f"{row['seconds']['vri']:.0f}" for row in runs)])
-    head = ["case", "learned from", "wrong", "seeds", *(f"AP, {way}" for way in WAYS)]
-    return markdown_table([*head, "test accuracy, vri", "LR", "processor seconds, vri"], lines)
+        ways = {way: [row for row in rows if row["case"] == case and row["way"] == way] for way in (VRI, LR, PLAIN)}
+        known = [row for runs in ways.values() for row in runs]
+        if not known:
+            continue
+        cells = [case, f"{statistics.mean(row['wrong'] for row in known):.0%}"]
+        for way, score in ((VRI, "quality"), *((LR, each) for each in CLEANLAB), (PLAIN, "quality")):
+            cells.append(_mean([row["ap"][score] for row in ways[way]]))
+        cells += [_mean([row["accuracy"] for row in runs]) for runs in ways.values()]
+        lines.append([*cells, " / ".join(str(len(runs)) for runs in ways.values())])
+    head = ["case", "wrong", "AP, vri", "LR, self-confidence", "LR, normalised margin", "without encoder"]
+    return markdown_table([*head, "accuracy, vri", "LR", "without encoder", "seeds"], lines)
 
 
-def _mean(values: list[float | None], digits: int) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
-    spread = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""
-    return f"{statistics.mean(known):.{digits}f}{spread}"
+def _mean(values: list[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.3f}{spread}" if values else ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--only", default="", help="part of the name of the cases to measure")
-    parser.add_argument("--without-encoder", action="store_true", help="also measure the way without")
+    parser.add_argument("--only", default="", help="part of 'case, way, seed' of the runs to do, such as 'worse, vri'")
+    parser.add_argument("--without-encoder", action="store_true", help="also train small CNNs")
     parser.add_argument("--table", action="store_true", help="write the table to docs/encoders.md")
     options = parser.parse_args()
     if options.table:
@@ -192,11 +185,11 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     settings = [
-        {"case": case, "seed": seed, "input": given}
+        {"case": case, "seed": seed, "way": way}
         for seed in range(options.seeds)
         for case in CASES
-        if options.only in case
-        for given in ("encoder", *(("plain",) if options.without_encoder or case.startswith("news") else ()))
+        for way in (VRI, LR, PLAIN)
+        if options.only in f"{case}, {way}, {seed}" and (way != PLAIN or options.without_encoder or "news" in case)
     ]
     fill(RUNS, settings, measure, lambda row: f"{row['settings']} {row['ap']}", minutes=options.minutes)
 

@@ -57,6 +57,11 @@ def test_samples_are_encoded_in_batches() -> None:
     ("name", "kind", "expected"),
     [
         ("efficientnet", "images", "--encoder is 'efficientnet'; expected one of auto, none, efficientnet-lite2"),
+        (
+            "nets/net.pt",
+            "images",
+            "--encoder is 'nets/net.pt', which is no file that is there; expected a file or a name",
+        ),
         ("minilmm", "texts", "did you mean 'minilm'?"),
         (LITE0, "texts", f"--encoder is '{LITE0}'; expected one of auto, none, minilm for texts"),
         ("module:tiny_encoders", "images", "does not name a function; expected module:package.module.function"),

@@ -167,6 +167,9 @@ def _saving(library: str, name: str) -> str:
 
 
 def _unknown(name: str, kind: str) -> str:
+    if "/" in name or Path(name).suffix:
+        what = "file" if kind == IMAGES else "folder"
+        return f"--encoder is {name!r}, which is no {what} that is there; expected a {what} or a name: check the path"
     names = ["auto", "none", *KNOWN[kind]]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
     others = (
