@@ -45,6 +45,9 @@ class FakeClassifier:
     def _places(self, X: Any) -> np.ndarray:
         return np.asarray(X)[:, 0].round().astype(int)
 
+    def features(self, X: Any) -> np.ndarray:
+        return np.asarray(X).reshape(len(X), -1)
+
     def predict(self, X: Any) -> np.ndarray:
         return np.full(len(X), self.classes_[0])  # the plain one knows nothing
 
@@ -58,6 +61,10 @@ class FakeClassifier:
                 "label_quality": self.label_quality_,
                 "is_label_issue": self.label_quality_ < 0.5,
                 "predicted_probability": self.confidence,
+                "second_label": self.classes_[(self.true + 2) % len(self.classes_)],
+                "second_probability": 0.03,
+                "third_label": None,
+                "third_probability": np.nan,
                 "outlier_score": np.linspace(0, 1, len(self.given)),
             }
         )

@@ -118,11 +118,11 @@ def test_nothing_is_decided_out_of_sight(browser: Any, tmp_path: Path) -> None:
 
 def test_keys_type_where_one_types(browser: Any, tmp_path: Path) -> None:
     with visit(browser, report(tmp_path, pets(6))) as page:
-        page.click("#filter-id")
+        page.click("#filter-words")
         page.keyboard.type("dokau?")
-        assert page.input_value("#filter-id") == "dokau?"
+        assert page.input_value("#filter-words") == "dokau?"
         assert (counter(page), page.is_visible("#keys")) == ("0 of 6 decided", False)
-        page.fill("#filter-id", "")
+        page.fill("#filter-words", "")
         page.evaluate("document.activeElement.blur()")
         press(page, "? k")
         assert (counter(page), page.is_visible("#keys")) == ("0 of 6 decided", True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from review_pages import pets, report, summary
-from vri.cleaning.report import BATCH, Suspect, headline, write_report
+from vri.cleaning.report import BATCH, Neighbour, Suspect, headline, write_report
 
 
 class Elements(HTMLParser):
@@ -64,21 +64,33 @@ def test_share_of_wrong_labels_in_words(rate: float, interval: tuple[float, floa
 
 def test_file_holds_what_it_was_given(tmp_path: Path) -> None:
     hostile = ["</script><script>alert(1)</script>", "<!--", "a&b\u2028\u2029\"'\\", "\udcff not Unicode"]
+    near = [
+        Neighbour(hostile[1], hostile[0], image=b"\xff\xd8"),
+        Neighbour(hostile[2], hostile[3], text=hostile[0], fields={"x": "&", hostile[0]: "<"}),
+    ]
     suspects = [
         Suspect(
-            hostile[0], hostile[1], hostile[2], 0.12345, 1, 0, image=b"\xff\xd8", fields={"<b>": "&", "x": hostile[0]}
+            *(hostile[0], hostile[1], hostile[2], 0.12345, 1, 0),
+            image=b"\xff\xd8",
+            fields={"<b>": "&", "x": hostile[0]},
+            others=[(hostile[3], 1e-6), (hostile[0], 0)],
+            neighbours=near,
         ),
-        Suspect(hostile[3], hostile[2], hostile[1], 0, 0.5, 1, text=hostile[0]),
+        Suspect(hostile[3], hostile[2], hostile[1], 0, 1 - 1e-6, 1, text=hostile[0], neighbours=near[1:]),
     ]
     path = report(tmp_path, suspects, hostile)
     blocks = Elements(path).blocks()
     assert blocks["suspects-0"] == [
-        [hostile[0], 1, 2, 0.1235, 1, 0, None, [0, "&", 1, hostile[0]]],
-        [hostile[3], 2, 1, 0, 0.5, 1, hostile[0], []],
+        [hostile[0], 1, 2, 0.1235, 1, 0, None, [0, "&", 1, hostile[0]], [3, 0.0001, 0, 0], [0, 3]],
+        [hostile[3], 2, 1, 0, 0.9999, 1, hostile[0], [], [], [3]],
     ]
     assert blocks["pictures-0"] == ["/9g=", None]
+    assert blocks["neighbours-0"] == {  # each once, though both suspects have the second
+        "seen": [[hostile[1], None, [], "/9g="], [hostile[2], hostile[0], [1, "&", 2, "<"], None]],
+        "of": [[0, 1], [1]],
+    }
     overview = blocks["overview"]
-    assert (overview["classes"], overview["columns"], overview["kind"]) == (hostile, ["<b>", "x"], "image")
+    assert (overview["classes"], overview["columns"], overview["kind"]) == (hostile, ["<b>", "x", hostile[0]], "image")
     for _, attributes, text in Elements(path).found:
         if attributes:
             assert not set("<>&\u2028\u2029") & set(text)

@@ -11,7 +11,7 @@ import pytest
 
 from browser import chromium, until, visit
 from review_pages import PETS, counter, current, exported, ids, jpeg, pets, press, report, to_list
-from vri.cleaning.report import Suspect
+from vri.cleaning.report import Neighbour, Suspect
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_map_and_pairs_filter(browser: Any, tmp_path: Path) -> None:
         # The cell of true class owl and given label cat holds the suspects given as cat that look like an owl.
         page.click("#map [aria-label='5.0\u202f% of owl labelled cat: 5 suspects']")
         assert ids(page) == [f"cat/{i:04d}.jpg" for i in range(1, 26, 6)]
-        assert page.inner_text("#shown") == "5 of 26 suspects"
+        assert page.inner_text("#shown") == "5 of 26 suspects, most suspicious first"
         assert current(page) == "cat/0001.jpg"
         page.click("#show-all")
         until(page, "document.getElementById('shown').textContent === '26 suspects, most suspicious first'")
@@ -100,9 +100,9 @@ def test_filters_by_label_state_and_name(browser: Any, tmp_path: Path) -> None:
         assert ids(page) == ["owl/0004.jpg", "owl/0005.jpg", "owl/0010.jpg", "owl/0011.jpg"]
         page.select_option("#filter-suggested", label="dog (4)")
         assert ids(page) == ["owl/0005.jpg", "owl/0011.jpg"]
-        page.fill("#filter-id", "OWL/0011")
+        page.fill("#filter-words", "OWL/0011")
         assert ids(page) == ["owl/0011.jpg"]
-        page.fill("#filter-id", "nothing")
+        page.fill("#filter-words", "nothing")
         assert page.inner_text("#empty") == "No suspect fits these filters."
         page.click("#show-all")
         page.select_option("#filter-state", "undecided")
@@ -143,7 +143,13 @@ def test_hostile_names_are_only_text(browser: Any, tmp_path: Path) -> None:
         "{{data}}",
     ]
     suspects = [
-        Suspect(f"{bad}/{i}", classes[i], classes[(i + 1) % 5], 0.1, 0.9, 0.9, text=bad, fields={bad: classes[2]})
+        Suspect(
+            *(f"{bad}/{i}", classes[i], classes[(i + 1) % 5], 0.1, 0.9, 0.9),
+            text=bad,
+            fields={bad: classes[2]},
+            others=[(classes[(i + 2) % 5], 0.1)],
+            neighbours=[Neighbour(bad, classes[(i + 3) % 5], text=bad)],
+        )
         for i in range(5)
     ]
     path = report(tmp_path, suspects, classes, source=bad, command=bad, version=bad, accuracy_on=bad)
@@ -151,6 +157,8 @@ def test_hostile_names_are_only_text(browser: Any, tmp_path: Path) -> None:
         assert page.inner_text("#source") == bad
         assert page.inner_text(".card .text") == bad
         assert page.inner_text(".card .given b") == bad
+        assert page.inner_text(".card .near") == f"neighbours 1 {classes[3]}"
+        press(page, "p p")
         page.click("#pairs button")
         page.click("#show-all")
         to_list(page)
@@ -217,8 +225,9 @@ CONTRASTS = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast_in_both_themes(browser: Any, tmp_path: Path, scheme: str) -> None:
     shades = [[0.6, 0.005, 0.02], [0.05, 0.15, 0.3], [0.3, 0.1, 0.6]]  # every step of the map
-    suspects = [*pets(6), Suspect("odd", "cat", "dog", 0.1, 0.9, 0.8, text="belongs nowhere")]
-    path = report(tmp_path, suspects, transition_matrix=shades)
+    more: Any = {"others": [("cat", 0.05), ("owl", 0.01)], "neighbours": [Neighbour(str(i), PETS[i]) for i in range(3)]}
+    suspects = [*pets(6, **more), Suspect("odd", "cat", "dog", 0.1, 0.9, 0.8, text="belongs nowhere", **more)]
+    path = report(tmp_path, suspects, transition_matrix=shades, remarks=["a remark"])
     with visit(browser, path, color_scheme=scheme) as page:
         dark = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every((part) => part < 60)"
         for _ in range(2):
@@ -228,8 +237,10 @@ def test_text_has_contrast_in_both_themes(browser: Any, tmp_path: Path, scheme: 
             page.keyboard.type("something else")
             assert min(ratio for ratio, text in page.evaluate(CONTRASTS) if text) >= 4.5
             press(page, "Enter")
-            low = [(ratio, text) for ratio, text in page.evaluate(CONTRASTS) if ratio < 4.5]
-            assert low == []
+            for keys in ("u 2", "p", "v", "Escape g"):  # cards, pairs, details, grid
+                press(page, keys)
+                assert [(ratio, text) for ratio, text in page.evaluate(CONTRASTS) if ratio < 4.5] == []
+            press(page, "g")
             page.click("#theme")
             scheme = "light" if scheme == "dark" else "dark"
             page.reload()  # the choice is kept

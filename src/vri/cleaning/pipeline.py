@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vri import quality
 from vri.cleaning.cells import escape, write_rows
+from vri.cleaning.context import Candidates, neighbours
 from vri.cleaning.encoding import EVIDENCE
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import (
@@ -28,7 +29,7 @@ from vri.cleaning.options import (
 from vri.cleaning.probabilities import read_probabilities
 from vri.cleaning.progress import ENCODING, JUDGING, PAGE, READING, TRAINING, Progress
 from vri.cleaning.remarks import copied_labels, spelling
-from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
+from vri.cleaning.report import QUALITY_BINS, Summary
 from vri.cleaning.sources import Source, file_hash, open_source
 from vri.cleaning.state import (
     CLASSIFIER,
@@ -56,6 +57,7 @@ _COLUMNS = (
     "predicted_probability",
     "outlier_score",
 )
+_RANKS = ("predicted", "second", "third")  # of a sample's likely labels, in the columns of `find_label_issues`
 
 
 def clean(
@@ -163,7 +165,7 @@ def _train(work: Work, source: Source) -> Findings:
     matrix[np.ix_(known, known)] = model.transition_matrix_
 
     def spread(values: Any, empty: Any) -> NDArray[Any]:
-        whole = np.full(len(source.labels), empty)
+        whole = np.full((len(source.labels), *np.shape(values)[1:]), empty)
         whole[rows] = values
         return whole
 
@@ -175,6 +177,9 @@ def _train(work: Work, source: Source) -> Findings:
         probabilities = model.predict_proba(X[unknown])
         suggested[unknown], confidence[unknown] = known[probabilities.argmax(1)], probabilities.max(1)
         outlier[unknown] = quality.outlier_score(torch.from_numpy(probabilities)).numpy()
+    doubtful = np.argsort(frame["label_quality"].to_numpy(), kind="stable")[: work.options.max_suspects]
+    likely = frame[[f"{rank}_label" for rank in _RANKS]].to_numpy().tolist()
+    near = neighbours(model, samples.X, doubtful, work.options.seed, work.device)
     return Findings(
         classes=classes,
         judged=spread(True, False),
@@ -190,6 +195,9 @@ def _train(work: Work, source: Source) -> Findings:
         accuracy=accuracy.vri,
         measured_on=accuracy.measured_on,
         seconds=time.perf_counter() - start,
+        likely=spread([[place.get(name, -1) for name in names] for names in likely], -1),
+        likely_probability=spread(frame[[f"{rank}_probability" for rank in _RANKS]], np.nan),
+        near=spread(np.where(near >= 0, rows[near], -1), -1),
         remarks=remarks,
     )
 
@@ -222,6 +230,8 @@ def _judge(work: Work, source: Source, path: Path) -> Findings:
         accuracy=None,
         measured_on="",
         seconds=time.perf_counter() - start,
+        likely=suggested,
+        likely_probability=confidence,
     )
 
 
@@ -247,9 +257,10 @@ def _write(work: Work, source: Source, found: Findings, accuracy: Accuracy, sett
         )
     pairs = np.zeros((len(found.classes), len(found.classes)), np.int64)
     np.add.at(pairs, (given[suspects], found.suggested[suspects]), 1)
+    candidates = Candidates(source, found, order, work.options.max_suspects)
     return work.write(
-        suspects[: work.options.max_suspects].tolist(),
-        lambda i: _suspect(source, found, i),
+        candidates.numbers,
+        candidates.suspect,
         accuracy,
         {
             "changed": int(changed.sum()),
@@ -292,18 +303,6 @@ def _corrected(source: Source, found: Findings, changed: NDArray[np.bool_]) -> I
     for i, (name, given) in enumerate(zip(source.ids, source.labels, strict=True)):
         label = found.classes[found.suggested[i]] if changed[i] else given
         yield escape(name), escape(label), escape(given), _yes_no(changed[i])
-
-
-def _suspect(source: Source, found: Findings, i: int) -> Suspect:
-    return Suspect(
-        id=source.ids[i],
-        given=source.labels[i],
-        suggested=found.classes[found.suggested[i]],
-        quality=float(found.quality[i]),
-        confidence=float(found.confidence[i]),
-        outlier=float(found.outlier[i]),
-        **source.describe(i),
-    )
 
 
 def _settings(source: Source, source_options: SourceOptions, options: CleanOptions) -> dict[str, Any]:

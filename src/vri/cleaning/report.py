@@ -13,9 +13,32 @@ from typing import Any
 from vri.files import atomic_write
 
 # Joined in this order, as one script.
-SCRIPTS = ("csv.js", "decisions.js", "elements.js", "charts.js", "cards.js", "dialogs.js", "page.js")
+SCRIPTS = (
+    "csv.js",
+    "decisions.js",
+    "elements.js",
+    "data.js",
+    "charts.js",
+    "cards.js",
+    "list.js",
+    "dialogs.js",
+    "filters.js",
+    "deciding.js",
+    "page.js",
+)
 QUALITY_BINS = 40
 BATCH = 50  # suspects in a block; the page decodes the pictures of a block when one of them is shown
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A sample that is like a suspect, with a little of what there is to see of it."""
+
+    id: str
+    label: str
+    image: bytes | None = None
+    fields: Mapping[str, str] | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +54,8 @@ class Suspect:
     image: bytes | None = None  # small JPEG
     fields: Mapping[str, str] | None = None  # the row's cells
     text: str | None = None
+    others: Sequence[tuple[str, float]] = ()  # further classes it may belong to, with their probabilities
+    neighbours: Sequence[Neighbour] = ()  # nearest first
 
 
 @dataclass(frozen=True)
@@ -41,7 +66,7 @@ class Summary:
     classes: Sequence[str]
     samples: int
     trusted: int
-    issues: int  # samples below the threshold; the page may show fewer
+    issues: int  # samples below the threshold; the page may hold fewer, or further ones after them
     noise_rate: float
     noise_interval: tuple[float, float]
     transition_matrix: Sequence[Sequence[float]]  # rows true class, columns given label
@@ -57,7 +82,11 @@ class Summary:
 
 
 def write_report(path: Path, summary: Summary, suspects: Iterable[Suspect]) -> None:
-    """Write the page to `path`, whole or not at all; `suspects` come most suspicious first and are read one by one."""
+    """Write the page to `path`, whole or not at all.
+
+    `suspects` come most suspicious first and are read one by one. Those beyond the first `summary.issues` are shown
+    only when they are asked for.
+    """
     head, tail = _frame()
     with atomic_write(path) as file:
         file.write(head)
@@ -65,8 +94,9 @@ def write_report(path: Path, summary: Summary, suspects: Iterable[Suspect]) -> N
         for number, batch in enumerate(_batches(suspects, BATCH)):
             file.write(_block(f"suspects-{number}", [blocks.row(suspect) for suspect in batch]))
             if any(suspect.image is not None for suspect in batch):
-                pictures = [None if s.image is None else b64encode(s.image).decode() for s in batch]
-                file.write(_block(f"pictures-{number}", pictures))
+                file.write(_block(f"pictures-{number}", [_base64(suspect.image) for suspect in batch]))
+            if any(suspect.neighbours for suspect in batch):
+                file.write(_block(f"neighbours-{number}", blocks.neighbours(batch)))
         file.write(_block("overview", asdict(summary) | {"headline": headline(summary)} | blocks.overview()))
         file.write(tail)
 
@@ -111,11 +141,28 @@ class _Blocks:
             self._kind = "image"
         elif suspect.text is not None and self._kind != "image":
             self._kind = "text"
-        numbers = [round(value, 4) for value in (suspect.quality, suspect.confidence, suspect.outlier)]
+        numbers = [_rounded(value) for value in (suspect.quality, suspect.confidence, suspect.outlier)]
+        others: list[float] = []
+        for name, probability in suspect.others:
+            others += [self._classes[name], _rounded(probability)]
+        near = [self._classes[neighbour.label] for neighbour in suspect.neighbours]
+        return [suspect.id, given, suggested, *numbers, suspect.text, self._cells(suspect.fields), others, near]
+
+    def neighbours(self, batch: Sequence[Suspect]) -> dict[str, Any]:
+        """What there is to see of the neighbours of these suspects, each once, and which of them are whose."""
+        places: dict[str, int] = {}
+        seen: list[list[Any]] = []
+        for each in (neighbour for suspect in batch for neighbour in suspect.neighbours):
+            if each.id not in places:
+                places[each.id] = len(seen)
+                seen.append([each.id, each.text, self._cells(each.fields), _base64(each.image)])
+        return {"seen": seen, "of": [[places[each.id] for each in suspect.neighbours] for suspect in batch]}
+
+    def _cells(self, fields: Mapping[str, str] | None) -> list[int | str]:
         cells: list[int | str] = []
-        for name, value in (suspect.fields or {}).items():
+        for name, value in (fields or {}).items():
             cells += [self._columns.setdefault(name, len(self._columns)), value]
-        return [suspect.id, given, suggested, *numbers, suspect.text, cells]
+        return cells
 
     def overview(self) -> dict[str, Any]:
         """What is known after the last suspect."""
@@ -157,6 +204,15 @@ def _json(content: Any) -> bytes:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text.encode("ascii")
+
+
+def _rounded(share: float) -> float:
+    """With four digits, but what is not certain stays so."""
+    return round(min(max(share, 0.0001), 0.9999), 4) if 0 < share < 1 else share
+
+
+def _base64(content: bytes | None) -> str | None:
+    return None if content is None else b64encode(content).decode()
 
 
 def _batches(suspects: Iterable[Suspect], size: int) -> Iterator[list[Suspect]]:

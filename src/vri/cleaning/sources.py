@@ -29,7 +29,7 @@ from vri.cleaning.options import (
     kind_of,
     sort_labels,
 )
-from vri.cleaning.tables import check_unique, read_table
+from vri.cleaning.tables import check_unique, is_missing, read_table
 from vri.data.image_files import Preparation, read_image
 from vri.data.lists import shorten
 from vri.encoders import IMAGES as PICTURES
@@ -155,9 +155,12 @@ def _open_table(path: Path, options: SourceOptions, inputs: bool) -> Source:
         rows = encoding.features(lambda i: texts[i], len(texts), key, cache, device)
         return rows if found.X is None else np.concatenate([found.X, rows], axis=1)
 
+    whole = {name for name, values in table.columns.items() if _are_whole(values)}
+
     def describe(i: int) -> dict[str, Any]:
         hidden = (label, found.text, options.images)
         cells = {name: cell(values[i]) for name, values in table.columns.items() if name not in hidden}
+        cells |= {name: cells[name].removesuffix(".0") for name in whole & cells.keys()}
         text = None if found.text is None else long_cell(table.columns[found.text][i])
         return {"fields": dict(list(cells.items())[:_MOST_FIELDS]) or None, "text": text}
 
@@ -267,3 +270,8 @@ def _marks(values: Sequence[Any], where: str) -> Mask:
             "expected true or false (or 1 or 0, yes or no) in each"
         )
     return np.array([_YES_NO[text] for text in texts])
+
+
+def _are_whole(values: Sequence[Any]) -> bool:
+    """Whether a column holds whole numbers that were written as 65.0."""
+    return all(is_missing(value) or str(value).endswith(".0") for value in values)

@@ -48,6 +48,9 @@ class Findings:
         measured_on: which labels the accuracy was measured on.
         seconds: that training took.
         remarks: what was odd about the inputs.
+        likely: (n, k) indices of the most probable classes, best first, -1 past the last; None if unknown.
+        likely_probability: (n, k) of these.
+        near: (n, m) numbers of the samples most like it, nearest first, -1 where they were not looked for; or None.
     """
 
     classes: list[str]
@@ -65,6 +68,9 @@ class Findings:
     measured_on: str
     seconds: float
     remarks: list[str] = field(default_factory=list)
+    likely: NDArray[np.int64] | None = None
+    likely_probability: NDArray[np.float64] | None = None
+    near: NDArray[np.int64] | None = None
 
 
 def save_found(path: Path, found: Any) -> None:
@@ -84,7 +90,7 @@ def load_found(path: Path, kind: type[Found]) -> Found | None:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             rest = json.loads(file["rest"].tobytes())
             rest["noise_interval"] = tuple(rest["noise_interval"])
-            return kind(**rest, **{f.name: file[f.name] for f in fields(kind) if f.name not in rest})  # type: ignore[arg-type]
+            return kind(**rest, **{f.name: file[f.name] for f in fields(kind) if f.name in file})  # type: ignore[arg-type]
     except OSError:
         raise
     except Exception:  # a damaged file can raise anything

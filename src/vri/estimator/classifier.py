@@ -225,6 +225,16 @@ class VRIClassifier(ClassifierMixin, BaseEstimator, NetworkTraining):  # type: i
             found = replace(found, threshold=checked_threshold(threshold))
         return found.frame(self._index)
 
+    def features(self, X: Any) -> NDArray[np.float32]:
+        """(n, d) what the last layer of the network reads; samples that are alike to it are near each other."""
+        check_is_fitted(self)
+        if self.module_ is None:
+            raise ValueError(
+                'no network has a part in this classifier, so it has no features; fit with evidence="network"'
+            )
+        found: NDArray[np.float32] = self._outputs(self._inputs(self._check_inputs(X, fitting=False)[0]))[1].numpy()
+        return found
+
     def save(self, path: str | Path) -> None:
         """Write network, scaling and classes to one .safetensors file; it holds no code."""
         check_is_fitted(self)

@@ -1,13 +1,11 @@
-// A suspect as a card, and the list of cards, of which only those near the window exist.
+// A suspect as a card. The grid has the same cards, with less of them on show.
 
 const ACTIONS = [
-  { kind: "keep", name: "Keep", key: "K" },
-  { kind: "accept", name: "Accept", key: "A" },
-  { kind: "drop", name: "Drop", key: "D" },
-  { kind: "other", name: "Other", key: "O" },
+  ["keep", "Keep"], // the first letter of each is its key
+  ["accept", "Accept"],
+  ["drop", "Drop"],
+  ["other", "Other"],
 ];
-const GAP = 14; // px between cards
-const SPARE_ROWS = 2; // drawn above and below the window, so that scrolling shows no holes
 const OUTLIER = 0.5;
 
 function makeCard(suspect, picture) {
@@ -16,12 +14,14 @@ function makeCard(suspect, picture) {
     tabindex: "-1",
     "aria-label": `${suspect.name}: given ${suspect.given}, suggested ${suspect.suggested}`,
   });
-  card.append(cardContent(suspect, picture), cardAbout(suspect), cardActions());
+  const name = element("p", { class: "top" }, element("span", { class: "id", title: suspect.id }, suspect.id));
+  if (suspect.outlier > OUTLIER) name.append(element("span", { class: "badge" }, "belongs to no class?"));
+  card.append(name, cardContent(suspect, picture), cardAbout(suspect), cardMore(suspect), cardActions());
   return card;
 }
 
 function cardContent(suspect, picture) {
-  const content = element("button", { type: "button", class: "content", "data-view": true, title: "view the whole sample (V)" });
+  const content = element("button", { type: "button", class: "content", title: "view the whole sample (V)" });
   if (picture) {
     content.setAttribute("aria-label", `View ${suspect.name}`);
     content.append(pictureOf(picture));
@@ -35,30 +35,62 @@ function cardContent(suspect, picture) {
 
 function cardAbout(suspect) {
   const label = (caption, name, kind) =>
-    element("p", { class: `label ${kind}` }, element("span", { class: "caption" }, caption), " ", element("b", { title: name }, name));
+    element("p", { class: `label ${kind}` }, element("span", { class: "caption" }, caption), " ", labelOf(name));
   const numbers = element("p", { class: "numbers" });
   numbers.append(
     element("span", { title: "probability of the suggested class" }, `${probability(suspect.confidence)} sure`),
     element("span", { title: "quality of the given label, from 0 to 1" }, `quality ${twoDigits(suspect.quality)}`),
   );
-  const name = element("p", { class: "id", title: suspect.id }, suspect.id);
-  const about = element(
-    "div",
-    { class: "about" },
-    element("div", { class: "labels" }, label("given", suspect.given, "given"), label("suggested", suspect.suggested, "suggested")),
-    numbers,
-    name,
-  );
-  if (suspect.outlier > OUTLIER) about.append(element("p", { class: "badge" }, "belongs to no class?"));
-  return about;
+  const labels = element("div", { class: "labels" });
+  labels.append(label("given", suspect.given, "given"), label("suggested", suspect.suggested, "suggested"));
+  return element("div", { class: "about" }, labels, numbers);
+}
+
+function cardMore(suspect) {
+  const more = element("div", { class: "more" });
+  if (suspect.others.length > 0) more.append(othersOf(suspect));
+  if (suspect.near.length > 0) {
+    const words = tally(suspect.near);
+    more.append(element("p", { class: "near", title: `labels of the samples most like it: ${words}` }, `neighbours ${words}`));
+  }
+  return more;
+}
+
+// A label that may break where a word ends, also at the signs that stand for spaces in names, but not within a word.
+function labelOf(name) {
+  const parts = name.split(/(?<=[_\-/\\.:,|])/);
+  const longest = Math.max(...parts.flatMap((part) => part.split(" ")).map((word) => word.length));
+  const size = longest > 24 ? "endless" : longest > 17 ? "tiny" : longest > 12 ? "small" : "";
+  const made = element("b", { title: name, class: size || undefined });
+  parts.forEach((part, i) => made.append(...(i > 0 ? [element("wbr")] : []), part));
+  return made;
+}
+
+// The second and third class; to be chosen with a click, or the keys 2 and 3.
+function othersOf(suspect) {
+  const others = element("p", { class: "others" }, "or ");
+  suspect.others.forEach(({ label, share }, i) => {
+    const title = `change to ${label} (${i + 2})`;
+    if (i > 0) others.append(" ");
+    others.append(element("button", { type: "button", "data-label": label, title }, label, " ", element("small", {}, probability(share))));
+  });
+  return others;
+}
+
+// "3 cat, 1 dog"
+function tally(labels) {
+  const counts = new Map();
+  for (const label of labels) counts.set(label, (counts.get(label) ?? 0) + 1);
+  const most = Array.from(counts).sort(([, a], [, b]) => b - a);
+  return most.map(([label, number]) => `${number} ${label}`).join(", ");
 }
 
 function cardActions() {
   const actions = element("div", { class: "actions" });
-  for (const { kind, name, key } of ACTIONS) {
-    actions.append(
-      element("button", { type: "button", "data-kind": kind, "aria-pressed": "false" }, element("span", {}, name), element("kbd", {}, key)),
-    );
+  for (const [kind, name] of ACTIONS) {
+    const button = element("button", { type: "button", "data-kind": kind, "aria-pressed": "false", title: `${name} (${name[0]})` });
+    button.append(element("span", {}, name));
+    actions.append(button);
   }
   return actions;
 }
@@ -80,98 +112,29 @@ function fieldsOf(fields) {
 
 function showDecision(card, decision) {
   card.dataset.decision = decision?.kind ?? "";
+  card.querySelector(".about").dataset.other = decision?.label ?? ""; // shown in the grid
   for (const button of card.querySelectorAll(".actions button")) {
     const chosen = button.dataset.kind === decision?.kind;
     button.setAttribute("aria-pressed", String(chosen));
     if (button.dataset.kind === "other") {
       button.firstChild.textContent = chosen ? decision.label : "Other";
-      button.title = chosen ? decision.label : "";
+      button.title = chosen ? decision.label : "Other (O)";
     }
   }
 }
 
-// Cards of fixed size in as many columns as fit; `build(suspect)` makes one.
-class CardList {
-  constructor(box, build) {
-    this.box = box;
-    this.build = build;
-    this.cards = new Map(); // suspect -> element, for those drawn
-    this.shown = [];
-    this.places = new Map(); // suspect -> place in shown
-    this.current = -1;
+// The head of a pair of classes, with what can be done to all of its suspects at once.
+function pairHead({ head, suspects: members }, isOpen) {
+  const open = members.filter(isOpen).length;
+  const words = open === members.length ? count(open, "suspect") : `${count(members.length, "suspect")}, ${open.toLocaleString("en-GB")} undecided`;
+  const made = element("div", { class: "pair-head" });
+  made.append(
+    element("h3", {}, head.given, " ", element("span", { class: "arrow", "aria-label": "looks like" }, "→"), " ", head.suggested),
+    element("span", { class: "hint" }, words),
+  );
+  for (const [kind, name] of ACTIONS.slice(0, 3)) {
+    const title = `${name} all undecided suspects of this pair`;
+    made.append(element("button", { type: "button", "data-many": kind, title, disabled: open === 0 }, `${name} all`));
   }
-
-  show(suspects) {
-    this.shown = suspects;
-    this.places = new Map(suspects.map((suspect, place) => [suspect, place]));
-    this.measure();
-  }
-
-  measure() {
-    const style = getComputedStyle(this.box);
-    const [narrowest, height] = ["--card-width", "--card-height"].map((name) => parseFloat(style.getPropertyValue(name)));
-    this.columns = Math.max(1, Math.floor((this.box.clientWidth + GAP) / (narrowest + GAP)));
-    this.width = (this.box.clientWidth - GAP * (this.columns - 1)) / this.columns;
-    this.row = height + GAP;
-    this.box.style.height = `${Math.ceil(this.shown.length / this.columns) * this.row}px`;
-    this.draw();
-  }
-
-  draw() {
-    const offset = -this.box.getBoundingClientRect().top;
-    const first = Math.max(0, Math.floor(offset / this.row) - SPARE_ROWS);
-    const last = Math.max(first, Math.ceil((offset + window.innerHeight) / this.row) + SPARE_ROWS);
-    const wanted = this.shown.slice(first * this.columns, last * this.columns);
-    const kept = new Set(wanted);
-    const made = [];
-    for (const [suspect, card] of this.cards) {
-      if (!kept.has(suspect)) {
-        card.remove();
-        this.cards.delete(suspect);
-      }
-    }
-    wanted.forEach((suspect, position) => {
-      let card = this.cards.get(suspect);
-      if (!card) {
-        card = this.build(suspect);
-        card.dataset.suspect = suspect;
-        this.cards.set(suspect, card);
-        made.push(card);
-      }
-      const place = this.places.get(suspect);
-      card.style.width = `${this.width}px`;
-      card.style.left = `${(place % this.columns) * (this.width + GAP)}px`;
-      card.style.top = `${Math.floor(place / this.columns) * this.row}px`;
-      card.classList.toggle("current", suspect === this.current);
-      if (this.box.children[position] !== card) this.box.insertBefore(card, this.box.children[position] ?? null);
-    });
-    // Last, when all stand in their places: the browser lays them out once for all of these.
-    const contents = made.map((card) => card.querySelector(".content"));
-    const cut = contents.map(({ firstChild }) => firstChild.scrollHeight > firstChild.clientHeight + 1);
-    contents.forEach((content, number) => content.classList.toggle("cut", cut[number]));
-  }
-
-  // Where the row of a suspect lies in the window.
-  span(suspect) {
-    const top = this.box.getBoundingClientRect().top + Math.floor(this.places.get(suspect) / this.columns) * this.row;
-    return [top, top + this.row - GAP];
-  }
-
-  isVisible(suspect, ceiling) {
-    if (!this.places.has(suspect)) return false;
-    const [top, bottom] = this.span(suspect);
-    return top >= ceiling - 1 && bottom <= window.innerHeight + 1;
-  }
-
-  // Make a suspect the current one, in sight below `ceiling` px and with the focus.
-  goTo(suspect, ceiling) {
-    this.current = suspect;
-    if (!this.isVisible(suspect, ceiling)) {
-      const [top, bottom] = this.span(suspect);
-      const space = Math.max(0, window.innerHeight - ceiling - (bottom - top));
-      window.scrollBy({ top: top - ceiling - space / 2, behavior: "instant" });
-    }
-    this.draw();
-    this.cards.get(suspect)?.focus({ preventScroll: true });
-  }
+  return made;
 }

@@ -135,5 +135,15 @@ function drawHistogram(overview, width) {
       "labels (log scale)",
     ),
   );
+  picture.append(drawing("line", { class: "reach", y1: top - 4, y2: top + plotHeight, "data-left": left, "data-width": plotWidth, visibility: "hidden" }));
   byId("histogram").replaceChildren(picture);
+}
+
+// A second line in the histogram: up to which quality suspects are on show, if not up to the threshold.
+function markReach(quality) {
+  const line = document.querySelector(".histogram .reach");
+  line.setAttribute("visibility", quality === null ? "hidden" : "visible");
+  const x = Number(line.dataset.left) + (quality ?? 0) * Number(line.dataset.width);
+  line.setAttribute("x1", x);
+  line.setAttribute("x2", x);
 }

@@ -61,14 +61,47 @@ class Chooser {
   }
 }
 
-function showDetails(suspect, picture) {
+function showDetails(suspect, picture, neighbours) {
   byId("details-title").textContent = suspect.name;
+  const classes = [{ label: suspect.suggested, share: suspect.confidence }, ...suspect.others];
+  const words = classes.map(({ label, share }) => `${label} ${probability(share)}`).join(", ");
   const body = byId("details-body");
-  body.replaceChildren(
-    element("p", { class: "hint" }, `given ${suspect.given}, suggested ${suspect.suggested} (${probability(suspect.confidence)} sure)`),
-  );
+  body.replaceChildren(element("p", { class: "hint" }, `given ${suspect.given}, suggested ${words}`));
   if (picture) body.append(pictureOf(picture));
   if (suspect.text !== null) body.append(element("p", { class: "text" }, suspect.text));
-  if (suspect.fields.length > 0) body.append(fieldsOf(suspect.fields));
+  const rows = neighbours.some(({ fields }) => fields.length > 0);
+  if (suspect.fields.length > 0) body.append(rows ? fieldsBeside(suspect, neighbours) : fieldsOf(suspect.fields));
+  if (neighbours.length > 0 && !rows) body.append(element("h3", {}, "Most like it"), neighbourhood(suspect, neighbours));
   byId("details").showModal();
+  byId("details").scrollTop = 0;
+}
+
+function neighbourLabel(suspect, name) {
+  const kind = name === suspect.given ? "is-given" : name === suspect.suggested ? "is-suggested" : undefined;
+  return element("b", { class: kind }, name);
+}
+
+function neighbourhood(suspect, neighbours) {
+  const box = element("ul", { class: "neighbours" });
+  for (const { id, label, text, picture } of neighbours) {
+    const one = element("li", { title: id });
+    if (picture) one.append(pictureOf(picture));
+    one.append(neighbourLabel(suspect, label), element("span", { class: "hint" }, text ?? id));
+    box.append(one);
+  }
+  return box;
+}
+
+// A row of a table, and those most like it, as columns.
+function fieldsBeside(suspect, neighbours) {
+  const heading = element("tr", {}, element("td"), element("th", { scope: "col" }, "this one"));
+  for (const { id, label } of neighbours) {
+    heading.append(element("th", { scope: "col", title: id }, "like ", neighbourLabel(suspect, label)));
+  }
+  const others = neighbours.map(({ fields }) => new Map(fields));
+  const rows = suspect.fields.map(([name, value]) => {
+    const cells = [value, ...others.map((fields) => fields.get(name) ?? "")];
+    return element("tr", {}, element("th", { scope: "row" }, name), ...cells.map((cell) => element("td", { title: cell }, cell)));
+  });
+  return element("div", { class: "scroll" }, element("table", { class: "alike" }, heading, ...rows));
 }

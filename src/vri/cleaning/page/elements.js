@@ -39,6 +39,7 @@ function percent(share, digits = 0) {
 
 // A probability that is merely near 1 must not read as certainty, nor one near 0 as nothing.
 function probability(share) {
+  if (share > 0 && share < 0.01) return "<1\u202f%";
   return share > 0.99 && share < 1 ? ">99\u202f%" : percent(share);
 }
 

@@ -1,44 +1,8 @@
-// The page: what was measured, then the suspects and what is decided about them.
+// The page: what was measured, then the suspects, and what keys and buttons do.
 
-const overview = readBlock("overview");
-const suspects = readSuspects();
-const decisions = new Decisions(overview.key);
-const list = new CardList(byId("list"), buildCard);
-const chooser = new Chooser(overview.classes);
-let exported = true; // nothing was decided since the last export
+const narrow = matchMedia("(max-width: 560px)");
 
-function readSuspects() {
-  const rows = [];
-  for (let number = 0, block; (block = readBlock(`suspects-${number}`)); number += 1) rows.push(...block);
-  return rows.map(([id, given, suggested, quality, confidence, outlier, text, cells]) => ({
-    id,
-    name: overview.kind === "image" ? id : `id ${id}`, // a bare number of a row would say little
-    givenNumber: given,
-    suggestedNumber: suggested,
-    given: overview.classes[given],
-    suggested: overview.classes[suggested],
-    quality,
-    confidence,
-    outlier,
-    text,
-    get fields() {
-      return Array.from({ length: cells.length / 2 }, (_, i) => [overview.columns[cells[2 * i]], cells[2 * i + 1]]);
-    },
-  }));
-}
-
-// Pictures are most of the file: a block of them is decoded when it is needed, and a few blocks are kept.
-const pictureBlocks = new Map();
-function pictureFor(suspect) {
-  const number = Math.floor(suspect / overview.batch);
-  if (!pictureBlocks.has(number)) {
-    pictureBlocks.set(number, readBlock(`pictures-${number}`));
-    if (pictureBlocks.size > 12) pictureBlocks.delete(pictureBlocks.keys().next().value);
-  }
-  return pictureBlocks.get(number)?.[suspect % overview.batch] ?? null;
-}
-
-// ---- head and charts
+// ---- head
 
 function fillHead() {
   document.title = `${overview.source} – label review`;
@@ -59,11 +23,6 @@ function fillHead() {
     `${overview.issues.toLocaleString("en-GB")} of ${count(overview.samples, "label")} lie below the threshold.`;
 }
 
-function fillRemarks() {
-  byId("remarks").hidden = overview.remarks.length === 0;
-  byId("remarks-list").append(...overview.remarks.map((remark) => element("li", {}, remark)));
-}
-
 function addFact(name, value, note) {
   const words = typeof value === "number" ? value.toLocaleString("en-GB") : value;
   byId("facts").append(
@@ -71,206 +30,56 @@ function addFact(name, value, note) {
   );
 }
 
-function choosePair(given, suggested) {
-  byId("filters").reset();
-  byId("filter-given").value = given;
-  byId("filter-suggested").value = suggested;
+function fillRemarks() {
+  const { remarks } = overview;
+  byId("remarks").hidden = remarks.length === 0;
+  byId("remarks-title").textContent = remarks.length === 1 ? "Worth a look first" : `Worth a look first: ${remarks.length} remarks`;
+  byId("remarks-list").append(...remarks.map((remark) => element("li", {}, remark)));
+}
+
+// On a phone the suspects come first, and what is above them waits behind its title.
+function fold() {
+  for (const part of document.querySelectorAll("details")) part.open = !narrow.matches;
+}
+
+// ---- views
+
+function setView(view) {
+  byId("list").dataset.view = document.body.dataset.view = view;
+  for (const button of document.querySelectorAll("#views button")) {
+    button.setAttribute("aria-pressed", String(button.dataset.viewName === view));
+  }
   filter();
-  byId("review").scrollIntoView({ behavior: "instant" });
-  if (list.current >= 0) list.cards.get(list.current)?.focus({ preventScroll: true });
+  list.redraw();
+  if (list.current >= 0) goTo(list.current);
 }
 
-// ---- filters
-
-function fillFilters() {
-  for (const side of ["given", "suggested"]) {
-    const counts = new Map();
-    for (const suspect of suspects) {
-      const number = suspect[`${side}Number`];
-      counts.set(number, (counts.get(number) ?? 0) + 1);
-    }
-    const select = byId(`filter-${side}`);
-    select.append(element("option", { value: "" }, "any"));
-    overview.classes.forEach((name, number) => {
-      const words = `${name} (${(counts.get(number) ?? 0).toLocaleString("en-GB")})`;
-      select.append(element("option", { value: number }, words));
-    });
-  }
-}
-
-function filter() {
-  const given = byId("filter-given").value;
-  const suggested = byId("filter-suggested").value;
-  const state = byId("filter-state").value;
-  const part = byId("filter-id").value.trim().toLowerCase();
-  const shown = [];
-  suspects.forEach((suspect, number) => {
-    const fits =
-      (given === "" || suspect.givenNumber === Number(given)) &&
-      (suggested === "" || suspect.suggestedNumber === Number(suggested)) &&
-      (state === "all" || (state === "decided") === Boolean(decisions.get(number))) &&
-      (part === "" || suspect.id.toLowerCase().includes(part));
-    if (fits) shown.push(number);
-  });
-  const all = shown.length === suspects.length;
-  byId("show-all").hidden = given === "" && suggested === "" && state === "all" && part === "";
-  byId("shown").textContent = all
-    ? `${count(suspects.length, "suspect")}, most suspicious first`
-    : `${shown.length.toLocaleString("en-GB")} of ${count(suspects.length, "suspect")}`;
-  byId("empty").hidden = shown.length > 0;
-  byId("empty").textContent = suspects.length === 0 ? "No label looks wrong: there is nothing to review." : "No suspect fits these filters.";
-  if (!shown.includes(list.current)) {
-    list.current = shown.find((number) => number > list.current && !decisions.get(number)) ?? nextUndecided(shown, -1) ?? shown[0] ?? -1;
-  }
-  list.show(shown);
-}
-
-// The first undecided one after `place`, from the start again if there is none.
-function nextUndecided(shown, place) {
-  const open = (number) => !decisions.get(number);
-  return shown.slice(place + 1).find(open) ?? shown.find(open);
-}
-
-// ---- decisions
-
-function buildCard(number) {
-  const card = makeCard(suspects[number], pictureFor(number));
-  showDecision(card, decisions.get(number));
-  return card;
-}
-
-function decide(number, kind, label) {
-  const place = list.places.get(number);
-  decisions.change([[number, { kind, label }]]);
-  const { name, given, suggested } = suspects[number];
-  const did = { keep: `kept as ${given}`, accept: `changed to ${suggested}`, drop: "dropped", other: `changed to ${label}` };
-  list.current = number;
-  refresh(`${name}: ${did[kind]}`, [number]);
-  // With the undecided alone on show, the decided card has left and the next one stands in its place.
-  const next = nextUndecided(list.shown, list.places.has(number) ? place : place - 1);
-  if (next !== undefined) goTo(next);
-  else say(`${name}: ${did[kind]}. Every suspect shown is decided.`);
-}
-
-function chooseOther(number) {
-  const suspect = suspects[number];
-  chooser.open(suspect, (label) => {
-    if (label === suspect.given) decide(number, "keep");
-    else if (label === suspect.suggested) decide(number, "accept");
-    else decide(number, "other", label);
-  });
-}
-
-function act(number, kind) {
-  if (kind === "other") chooseOther(number);
-  else decide(number, kind);
-}
-
-function undo() {
-  const changed = decisions.undo();
-  if (changed.length === 0) return say("Nothing to undo.");
-  refresh(changed.length === 1 ? `${suspects[changed[0]].name}: taken back` : `${count(changed.length, "decision")} put back`, changed);
-  if (changed.length === 1 && list.places.has(changed[0])) goTo(changed[0]);
-}
-
-// After decisions changed: cards, counter, and what is on show.
-function refresh(message, changed) {
-  for (const number of changed) {
-    const card = list.cards.get(number);
-    if (card) showDecision(card, decisions.get(number));
-  }
-  exported = false;
-  if (byId("filter-state").value !== "all") filter();
-  showProgress();
-  say(message);
-}
-
-function showProgress() {
-  byId("counter").textContent = `${decisions.size.toLocaleString("en-GB")} of ${suspects.length.toLocaleString("en-GB")} decided`;
-  byId("bar").max = Math.max(1, suspects.length);
-  byId("bar").value = decisions.size;
-  byId("export").disabled = byId("clear").disabled = decisions.size === 0;
-  byId("undo").disabled = decisions.size === 0 && decisions.history.length === 0;
-  byId("notice").hidden = decisions.stored;
-  if (!decisions.stored) {
-    byId("notice").textContent =
-      "This browser does not keep decisions for this page. You can review as usual, but export review.csv before you close it.";
-  }
-}
-
-function say(message) {
-  byId("message").textContent = message;
+// Where cards are in sight: below the bar, and above the buttons of the grid.
+function sight() {
+  const deck = byId("deck").offsetHeight;
+  return [byId("progress").offsetHeight + 8, window.innerHeight - deck];
 }
 
 function goTo(number) {
-  list.goTo(number, byId("progress").offsetHeight + 8);
-}
-
-// ---- export and import
-
-function reviewRows() {
-  const rows = Array.from(decisions.map.entries()).sort(([a], [b]) => a - b);
-  return rows.map(([number, { kind, label }]) => {
-    const { id, given, suggested } = suspects[number];
-    return [id, given, suggested, kind, { keep: given, accept: suggested, drop: "", other: label }[kind]];
-  });
-}
-
-function exportReview() {
-  const address = URL.createObjectURL(new Blob([writeCsv([REVIEW_COLUMNS, ...reviewRows()])], { type: "text/csv;charset=utf-8" }));
-  element("a", { href: address, download: "review.csv" }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
-  exported = true;
-  say(`${count(decisions.size, "decision")} exported`);
-}
-
-async function importReview(file) {
-  try {
-    const [changes, others] = readReview(parseCsv(await file.text()));
-    if (changes.length > 0) decisions.change(changes);
-    const note = others > 0 ? `; ${count(others, "row")} left out, as they are not about this report` : "";
-    refresh(`${count(changes.length, "decision")} imported${note}`, changes.map(([number]) => number));
-  } catch (error) {
-    say(`${file.name} was not imported: ${error.message}`);
-  }
-}
-
-// [changes, number of rows about other samples or labels]; an error if it isn't a review.csv.
-function readReview([header, ...rows]) {
-  if (header?.join() !== REVIEW_COLUMNS.join()) throw new Error(`expected the columns ${REVIEW_COLUMNS.join(", ")}`);
-  const numbers = new Map(suspects.map(({ id }, number) => [id, number]));
-  const changes = [];
-  rows.forEach(([id, given, suggested, kind, label], at) => {
-    if (!DECISION_KINDS.includes(kind)) throw new Error(`row ${at + 2} has the decision “${kind}”, expected ${DECISION_KINDS.join(", ")}`);
-    if (kind === "other" && !label) throw new Error(`row ${at + 2} names no new label`);
-    const number = numbers.get(id);
-    const same = number !== undefined && suspects[number].given === given && suspects[number].suggested === suggested;
-    if (same) changes.push([number, { kind, label: kind === "other" ? label : undefined }]);
-  });
-  return [changes, rows.length - changes.length];
-}
-
-function askToClear() {
-  byId("confirm-text").textContent = `${count(decisions.size, "decision")} will be taken back. Undo brings them back until the page is closed.`;
-  byId("confirm").showModal();
-}
-
-function clearAll() {
-  byId("confirm").close();
-  const numbers = Array.from(decisions.map.keys());
-  decisions.change(numbers.map((number) => [number, undefined]));
-  refresh(`${count(numbers.length, "decision")} cleared`, numbers);
+  list.goTo(number, ...sight());
 }
 
 // ---- keys
 
 // True if the current card is in sight. If not, nothing must be decided blindly: a card in sight becomes the current one.
 function currentInSight() {
+  const [, floor] = sight();
   const ceiling = byId("progress").getBoundingClientRect().bottom;
-  if (list.isVisible(list.current, ceiling)) return true;
-  const first = list.shown.find((number) => list.cards.has(number) && list.isVisible(number, ceiling));
+  if (list.isVisible(list.current, ceiling, floor)) return true;
+  const first = list.shown.find((number) => list.cards.has(number) && list.isVisible(number, ceiling, floor));
   goTo(first ?? list.current);
   return false;
+}
+
+function acceptInSight() {
+  const ceiling = byId("progress").getBoundingClientRect().bottom;
+  const seen = (number) => list.cards.has(number) && list.isVisible(number, ceiling, sight()[1]);
+  decideMany(list.shown.filter((number) => isOpen(number) && seen(number)), "accept");
 }
 
 function step(by) {
@@ -281,36 +90,62 @@ function step(by) {
 const KEYS = {
   k: () => act(list.current, "keep"),
   a: () => act(list.current, "accept"),
+  A: acceptInSight,
   d: () => act(list.current, "drop"),
   o: () => act(list.current, "other"),
+  2: () => actOther(list.current, 0),
+  3: () => actOther(list.current, 1),
   v: () => view(list.current),
   j: () => step(1),
   J: () => step(-1),
   h: () => step(-1),
   ArrowRight: () => step(1),
   ArrowLeft: () => step(-1),
-  ArrowDown: () => step(list.columns),
-  ArrowUp: () => step(-list.columns),
+  ArrowDown: () => goTo(list.beside(list.current, 1)),
+  ArrowUp: () => goTo(list.beside(list.current, -1)),
 };
 
 function view(number) {
-  showDetails(suspects[number], pictureFor(number));
+  showDetails(suspects[number], pictureFor(number), neighboursOf(number));
 }
 
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
-  if (event.key === "?") return byId("keys").showModal();
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   const key = event.shiftKey || event.key.length > 1 ? event.key : event.key.toLowerCase();
+  if (byId("details").open) return onKeyInDetails(event, key);
+  const slider = event.target.type === "range";
+  if (slider ? key.startsWith("Arrow") : event.target.closest("input, select, textarea, dialog")) return;
+  if (key === "?") return byId("keys").showModal();
   if (key === "u") return undo();
+  if (key === "g") return setView(document.body.dataset.view === "grid" ? "cards" : "grid");
+  if (key === "p") return setView(document.body.dataset.view === "pairs" ? "cards" : "pairs");
+  if (key === "Escape" && document.body.dataset.view === "grid") return setView("cards");
+  if (key === "/") {
+    event.preventDefault();
+    if (document.body.dataset.view === "grid") setView("cards");
+    byId("controls").open = true;
+    return byId("filter-words").focus();
+  }
   const run = KEYS[key] ?? KEYS[key.toLowerCase()];
   if (!run || list.shown.length === 0) return;
   if (key === "ArrowDown" || key === "ArrowUp") {
     // Above the list these scroll the page, and up from the first row leads out of it.
-    const leaving = key === "ArrowUp" && list.places.get(list.current) < list.columns;
-    if (leaving || !list.isVisible(list.current, byId("progress").offsetHeight)) return;
+    const leaving = key === "ArrowUp" && list.beside(list.current, -1) === list.current;
+    if (leaving || !list.isVisible(list.current, ...sight())) return;
   }
   event.preventDefault();
   if (currentInSight()) run();
+}
+
+// With the whole of a sample in view one can decide, and go on to the next.
+function onKeyInDetails(event, key) {
+  if (key === "v") return byId("details").close();
+  const run = "kado23jhJ".includes(key) && KEYS[key];
+  if (!run) return;
+  event.preventDefault();
+  byId("details").close();
+  run();
+  if (key !== "o") view(list.current);
 }
 
 // ---- theme
@@ -347,17 +182,27 @@ function restoreTheme() {
 
 // ---- wiring
 
-function onCardClick(event) {
+function onListClick(event) {
+  const many = event.target.closest("[data-many]");
+  if (many) {
+    const [group] = Array.from(list.heads).find(([, head]) => head.contains(many));
+    return decideMany(group.suspects.filter(isOpen), many.dataset.many);
+  }
   const card = event.target.closest(".card");
   if (!card) return;
   const number = Number(card.dataset.suspect);
-  const action = event.target.closest("[data-kind]");
+  const action = event.target.closest(".actions button");
+  const other = event.target.closest("[data-label]");
   if (action?.getAttribute("aria-pressed") === "true" && action.dataset.kind !== "other") {
     decisions.change([[number, undefined]]);
     refresh(`${suspects[number].name}: taken back`, [number]);
   } else if (action) {
     act(number, action.dataset.kind);
-  } else if (event.target.closest("[data-view]")) {
+  } else if (other) {
+    decideClass(number, other.dataset.label);
+  } else if (document.body.dataset.view === "grid") {
+    goTo(number);
+  } else if (event.target.closest(".content")) {
     view(number);
   }
 }
@@ -367,6 +212,8 @@ function onCardFocus(event) {
   if (!card) return;
   list.current = Number(card.dataset.suspect);
   for (const other of list.cards.values()) other.classList.toggle("current", other === card);
+  const { name, given, suggested, confidence } = suspects[list.current];
+  byId("deck-text").textContent = `${name}: ${given} → ${suggested}, ${probability(confidence)} sure`;
 }
 
 function onceAFrame(run) {
@@ -383,6 +230,7 @@ function onceAFrame(run) {
 
 function onResize() {
   drawHistogram(overview, byId("histogram").clientWidth);
+  showReach();
   list.measure();
 }
 
@@ -390,25 +238,44 @@ function start() {
   restoreTheme();
   fillHead();
   fillRemarks();
+  fillFilters();
   drawMap(overview, choosePair);
   drawPairs(overview, choosePair);
   drawHistogram(overview, byId("histogram").clientWidth);
-  fillFilters();
+  fold();
   byId("list").dataset.kind = overview.kind;
-  byId("list").classList.toggle("long", overview.classes.some((name) => name.length > 12));
+  byId("list").dataset.view = document.body.dataset.view = "cards";
   filter();
   showProgress();
   if (suspects.length > 0 && matchMedia("(hover: hover)").matches) say("Press ? for the keys.");
 
   window.addEventListener("scroll", onceAFrame(() => list.draw()), { passive: true });
   window.addEventListener("resize", onceAFrame(onResize));
+  narrow.addEventListener("change", fold);
+  byId("overview-panels").addEventListener("toggle", onResize);
+  byId("controls").addEventListener("toggle", () => list.draw());
+  byId("remarks").addEventListener("toggle", () => list.draw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
   document.addEventListener("keydown", onKey);
-  byId("list").addEventListener("click", onCardClick);
+  byId("list").addEventListener("click", onListClick);
+  byId("list").addEventListener("dblclick", (event) => {
+    const card = event.target.closest(".card");
+    if (card && document.body.dataset.view === "grid") view(Number(card.dataset.suspect));
+  });
   byId("list").addEventListener("focusin", onCardFocus);
+  byId("views").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button) setView(button.dataset.viewName);
+  });
+  byId("deck").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button && list.shown.length > 0 && currentInSight()) KEYS[button.dataset.key]();
+  });
   byId("filters").addEventListener("input", filter);
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("filters").addEventListener("reset", () => setTimeout(filter)); // the fields change after the event
+  byId("reach").addEventListener("input", onceAFrame(arrange));
+  byId("order").addEventListener("input", arrange);
   byId("theme").addEventListener("click", toggleTheme);
   byId("undo").addEventListener("click", undo);
   byId("help").addEventListener("click", () => byId("keys").showModal());
@@ -418,6 +285,12 @@ function start() {
     const [file] = event.target.files;
     if (file) await importReview(file);
     event.target.value = ""; // so that the same file can be chosen again
+  });
+  byId("open-many").addEventListener("click", openMany);
+  byId("many").addEventListener("input", countMany);
+  byId("many-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    doMany();
   });
   byId("clear").addEventListener("click", askToClear);
   byId("confirm-clear").addEventListener("click", clearAll);
