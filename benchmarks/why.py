@@ -1,0 +1,332 @@
+"""Why VRI does what it does: the runs behind docs/why.md.
+
+    python benchmarks/why.py --minutes 60          # about an hour of one core; resumes where it was stopped
+    python benchmarks/why.py --table               # the tables and the figure of docs/why.md
+
+Fashion-MNIST, 20,000 noisy + 1,000 trusted images, an MLP, 40 epochs (8,000 steps), learning rate 0.02, decay 0.005;
+accuracy on 5,000 validation images. Each run is a line of benchmarks/results/why.jsonl.
+"""
+
+import argparse
+import csv
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import vri
+from table import RESULTS, Row, fill, read
+from vri.methods import METHODS, VRI
+from vri.paper.report import markdown_table, replace_block
+from vri.paper.verdicts import p_value
+from vri.training.selection import Selection
+
+TABLE = RESULTS / "why.jsonl"
+DOCS = Path(__file__).parent.parent / "docs"
+SEEDS = (0, 1, 2)
+NOISES = {"flip": 0.4, "uniform": 0.6}
+LOOKS = (1, 5, 10, 20, 40)  # epochs after which the vectors are looked at
+GROUPS = ("right", "wrong", "open set")
+
+# part: name: settings
+VECTORS: list[Row] = [{"squash": "sigmoid"}, {"squash": "tanh", "initial_mean": 0.0}]
+DRAWS: dict[str, Row] = {
+    "defaults": {},
+    "100 trusted": {"trusted": 100},
+    "70 % noise": {"rate": 0.7},
+    "one draw": {"samples": 1},
+    "ten draws": {"samples": 10},
+    "free variance": {"bound": "none"},
+    "λ = 0.1": {"kl_weight": 0.1},
+}
+TRUSTED = (
+    "random",
+    "smallest losses, right labels",
+    "smallest losses, given labels",
+    "random, as impure",
+    "half of all",
+)
+
+
+def runs() -> list[Row]:
+    every: list[Row] = [
+        {"part": "vectors", "noise": noise, "seed": 0, **options} for noise in NOISES for options in VECTORS
+    ]
+    every += [
+        {"part": "gap", "noise": noise, "trust": kind, "seed": seed}
+        for seed in SEEDS
+        for noise in NOISES
+        for kind in TRUSTED
+    ]
+    every += [
+        {"part": "draws", "noise": "flip", "setting": name, "method": method, "seed": seed, **changes}
+        for seed in SEEDS
+        for name, changes in DRAWS.items()
+        for method in ("mc", "vri")
+    ]
+    return every
+
+
+class Data:
+    """Images, noisy and right labels, and which images are not clothes at all."""
+
+    def __init__(self, noise: str, rate: float, seed: int, trusted: int, open_set: int = 0) -> None:
+        images = vri.data.load("fashion-mnist")
+        sizes = {"clean": trusted, "validation": 5000, "train": 20_000}
+        parts = vri.data.split(images.train_y, sizes=sizes, num_classes=10, seed=seed)
+        x = vri.data.to_float(images.train_x, images.mean, images.std)
+        drawn = vri.noise.NOISES[noise](images.train_x, images.train_y, num_classes=10, rate=rate, seed=seed)
+        train = parts["train"]
+        self.x, self.given, self.right = x[train], drawn.labels[train], images.train_y[train]
+        self.trusted = (x[parts["clean"]], images.train_y[parts["clean"]])
+        self.validation = (x[parts["validation"]], images.train_y[parts["validation"]])
+        self.open = torch.zeros(len(train), dtype=torch.bool)
+        if open_set:  # handwritten digits, enlarged, with the label of the clothes they replace
+            digits = vri.data.load("digits")
+            strange = vri.data.to_float(digits.train_x[:open_set], images.mean, images.std)
+            self.x[:open_set] = F.interpolate(strange, size=28, mode="bilinear")
+            self.open[:open_set] = True
+
+
+def build(name: str, seed: int, **options: Any) -> VRI:
+    model = vri.backbones.mlp(784, 10, seed=seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-3)
+    generator = torch.Generator().manual_seed(seed)
+    options = {"hidden": "auto", "meta_lr": 1.2e-3, **options}
+    method = METHODS[name](model, 10, optimizer, generator=generator, **options)
+    assert isinstance(method, VRI)
+    return method
+
+
+def measure(run: Row) -> Row:
+    """Train, and look."""
+    known = {"part", "noise", "seed", "trust", "setting", "method", "trusted", "rate"}
+    options = {k: v for k, v in run.items() if k not in known}
+    if run.get("method") == "mc":
+        options.pop("kl_weight", None)
+    rate = run.get("rate", NOISES[run["noise"]])
+    vectors = run["part"] == "vectors"
+    data = Data(run["noise"], rate, run["seed"], run.get("trusted", 1000), open_set=1000 if vectors else 0)
+    method = build(run.get("method", "vri"), run["seed"], **options)
+    trusted: tuple[Tensor, ...] | None = data.trusted
+    selection = None
+    if run["part"] == "gap":
+        if run["trust"] == "half of all":
+            trusted, selection = None, Selection("balanced")
+        else:
+            trusted = choose(data, run["trust"], run["seed"])
+    looked: list[Row] = []
+
+    def look(row: dict[str, Any]) -> None:
+        if vectors and int(row["epoch"]) in LOOKS:
+            looked.append({"epoch": int(row["epoch"]), **look_at(method, data)})
+
+    history = vri.train(
+        method,
+        (data.x, data.given),
+        None if trusted is None else trusted[:2],
+        epochs=40,
+        batch_size=100,
+        selection=selection,
+        validation_set=data.validation,
+        true_labels=data.right,
+        evaluate_every=40,
+        seed=run["seed"],
+        progress=False,
+        on_epoch=look,
+        on_remark=lambda remark: None,
+        every_class=False,
+    )
+    last = history[-1]
+    kept = ("validation_accuracy", "memorised", "meta_loss", "variance", "kl")
+    found: Row = {name: last.get(name) for name in kept}
+    if trusted is not None and run["part"] == "gap":
+        found["purity"] = float(trusted[2].double().mean())
+    return found | ({"looked": looked} if vectors else {})
+
+
+def choose(data: Data, kind: str, seed: int) -> tuple[Tensor, ...]:
+    """1,000 samples in the place of trusted ones: inputs, labels, and which labels are right."""
+    generator = torch.Generator().manual_seed(seed)
+    losses = first_losses(data, seed)
+    members = [(data.given == k).nonzero().squeeze(1) for k in range(10)]
+    easy = torch.cat([each[losses[each].argsort()[:100]] for each in members])
+    purity = float((data.given == data.right)[easy].double().mean())
+    if kind.startswith("smallest"):
+        labels = (data.right if kind.endswith("right labels") else data.given)[easy]
+        return data.x[easy], labels, labels == data.right[easy]
+    index = torch.randperm(len(data.x), generator=generator)[:1000]
+    labels = data.right[index].clone()
+    if kind.endswith("impure"):
+        wrong = torch.rand(1000, generator=generator) > purity
+        labels[wrong] = (labels[wrong] + 1) % 10
+    return data.x[index], labels, labels == data.right[index]
+
+
+def first_losses(data: Data, seed: int) -> Tensor:
+    """Losses of the given labels after a short plain training, as in Algorithm 2."""
+    model = vri.backbones.mlp(784, 10, seed=seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-3)
+    plain = vri.CrossEntropy(model, 10, optimizer)
+    vri.train(plain, (data.x, data.given), epochs=10, batch_size=100, seed=seed, progress=False)
+    with torch.no_grad():
+        return F.cross_entropy(model.eval()(data.x), data.given, reduction="none")
+
+
+@torch.no_grad()
+def look_at(method: VRI, data: Data) -> Row:
+    """The mean rectifying vector, and the share of the gradient that it lets through, by group of samples."""
+    training = method.model.training
+    method.model.eval()
+    seen: list[Tensor] = []
+    head = method.model.get_submodule(method.classifier.head_name or "")
+    hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    z = method.model(data.x)
+    hook.remove()
+    method.model.train(training)
+    pi = method.squash(method.posterior(seen[0], data.given, z).mean)
+    y = F.one_hot(data.given, 10).to(z.dtype)
+    plain, rectified = z.softmax(1) - y, pi * ((pi * z).softmax(1) - y)
+    rows = torch.arange(len(z))
+    own, true = pi[rows, data.given], pi[rows, data.right]
+    others = (pi.sum(1) - own) / 9
+    push = -rectified[rows, data.right]  # > 0 pushes the true class up
+    wrong = (data.given != data.right) & ~data.open
+    groups = {"right": ~wrong & ~data.open, "wrong": wrong, "open set": data.open}
+    found: Row = {}
+    for name, mask in groups.items():
+        found[name] = {
+            "given": float(own[mask].mean()),
+            "true": float(true[mask].mean()),
+            "others": float(others[mask].mean()),
+            "gradient": float(rectified[mask].abs().sum(1).mean()),
+            "plain": float(plain[mask].abs().sum(1).mean()),
+            "push": float(push[mask].mean()),
+        }
+    return found
+
+
+# docs/why.md
+
+
+def write() -> None:
+    rows = read(TABLE)
+    replace_block(DOCS / "why.md", "vectors", vectors_table(rows), "Why")
+    replace_block(DOCS / "why.md", "gap", gap_table(rows), "Why")
+    replace_block(DOCS / "why.md", "draws", draws_table(rows), "Why")
+    draw(rows)
+
+
+def vectors_table(rows: list[Row]) -> str:
+    body = []
+    for row in sorted((r for r in rows if r["part"] == "vectors"), key=lambda r: (r["squash"], r["noise"])):
+        last = row["looked"][-1]
+        for group in GROUPS:
+            v = last[group]
+            body.append(
+                [
+                    f"{row['squash']}, {row['noise']} {100 * NOISES[row['noise']]:.0f} %",
+                    group,
+                    *(f"{v[name]:.2f}" for name in ("given", "true", "others", "gradient", "plain", "push")),
+                ]
+            )
+    header = [
+        "π, noise",
+        "label is",
+        "π at the given label",
+        "at the true class",
+        "elsewhere",
+        "‖gradient‖₁, rectified",
+    ]
+    return markdown_table([*header, "plain", "push on the true class"], body)
+
+
+def gap_table(rows: list[Row]) -> str:
+    body = []
+    for kind in TRUSTED:
+        cells, purities = [], []
+        for noise in NOISES:
+            found = [r for r in rows if r["part"] == "gap" and r["trust"] == kind and r["noise"] == noise]
+            cells.append(spread([100 * r["validation_accuracy"] for r in found]))
+            purities += [r["purity"] for r in found if r.get("purity") is not None]
+        body.append([kind, f"{100 * statistics.mean(purities):.1f} %" if purities else "–", *cells])
+    noises = [f"{name} {100 * rate:.0f} %" for name, rate in NOISES.items()]
+    return markdown_table(["samples in the trusted set", "right labels", *noises], body)
+
+
+def draws_table(rows: list[Row]) -> str:
+    body = []
+    for name in DRAWS:
+        both = {
+            method: {
+                r["seed"]: 100 * r["validation_accuracy"]
+                for r in rows
+                if r["part"] == "draws" and r["setting"] == name and r["method"] == method
+            }
+            for method in ("mc", "vri")
+        }
+        seeds = sorted(both["mc"].keys() & both["vri"].keys())
+        if not seeds:
+            continue
+        mc, ours = ([both[m][s] for s in seeds] for m in ("mc", "vri"))
+        gap = statistics.mean(ours) - statistics.mean(mc)
+        body.append([name, spread(mc), spread(ours), f"{gap:+.2f} (p = {p_value(ours, mc):.2f}, {len(seeds)} seeds)"])
+    return markdown_table(["setting", "MC", "VRI", "VRI − MC"], body)
+
+
+def spread(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.1f}" if values else "–"
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+
+
+def draw(rows: list[Row]) -> None:
+    """π at the given label by epoch, for the three groups of samples; its numbers beside it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown = [r for r in rows if r["part"] == "vectors" and r["squash"] == "sigmoid"]
+    figure, axes = plt.subplots(1, len(shown), figsize=(4.2 * len(shown), 3.1), sharey=True, squeeze=False)
+    numbers = []
+    for axis, row in zip(axes[0], shown, strict=True):
+        for group, style in zip(GROUPS, ("o-", "s--", "^:"), strict=True):
+            values = [look[group]["given"] for look in row["looked"]]
+            axis.plot(LOOKS[: len(values)], values, style, label=f"{group} label" if group != "open set" else group)
+            numbers += [[row["noise"], group, look["epoch"], f"{look[group]['given']:.4f}"] for look in row["looked"]]
+        axis.set(title=f"{row['noise']} {100 * NOISES[row['noise']]:.0f} %", xlabel="epoch", ylim=(0, 1))
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("π(v) at the given label")
+    axes[0][0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(DOCS / "why.png", dpi=110)
+    with (DOCS / "why.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([["noise", "label", "epoch", "pi at the given label"], *numbers])
+
+
+def show(row: Row) -> str:
+    what = {k: v for k, v in row.items() if k in ("part", "noise", "trust", "setting", "method", "squash", "seed")}
+    return f"{what}: {100 * row['validation_accuracy']:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--part", choices=("vectors", "gap", "draws"))
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if options.table:
+        write()
+        return
+    chosen = [run for run in runs() if options.part in (None, run["part"])]
+    fill(TABLE, chosen, measure, show, processes=options.jobs, minutes=options.minutes)
+
+
+if __name__ == "__main__":
+    main()
