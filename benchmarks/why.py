@@ -25,6 +25,7 @@ from vri.paper.verdicts import p_value
 from vri.training.selection import Selection
 
 TABLE = RESULTS / "why.jsonl"
+NOT_YET = "Not run yet."
 DOCS = Path(__file__).parent.parent / "docs"
 SEEDS = (0, 1, 2)
 NOISES = {"flip": 0.4, "uniform": 0.6}
@@ -252,9 +253,10 @@ def gap_table(rows: list[Row]) -> str:
             found = [r for r in rows if r["part"] == "gap" and r["trust"] == kind and r["noise"] == noise]
             cells.append(spread([100 * r["validation_accuracy"] for r in found]))
             purities += [r["purity"] for r in found if r.get("purity") is not None]
-        body.append([kind, f"{100 * statistics.mean(purities):.1f} %" if purities else "–", *cells])
+        if any(cell != "–" for cell in cells):
+            body.append([kind, f"{100 * statistics.mean(purities):.1f} %" if purities else "–", *cells])
     noises = [f"{name} {100 * rate:.0f} %" for name, rate in NOISES.items()]
-    return markdown_table(["samples in the trusted set", "right labels", *noises], body)
+    return markdown_table(["samples in the trusted set", "right labels", *noises], body) if body else NOT_YET
 
 
 def draws_table(rows: list[Row]) -> str:
@@ -274,7 +276,7 @@ def draws_table(rows: list[Row]) -> str:
         mc, ours = ([both[m][s] for s in seeds] for m in ("mc", "vri"))
         gap = statistics.mean(ours) - statistics.mean(mc)
         body.append([name, spread(mc), spread(ours), f"{gap:+.2f} (p = {p_value(ours, mc):.2f}, {len(seeds)} seeds)"])
-    return markdown_table(["setting", "MC", "VRI", "VRI − MC"], body)
+    return markdown_table(["setting", "MC", "VRI", "VRI − MC"], body) if body else NOT_YET
 
 
 def spread(values: list[float]) -> str:
