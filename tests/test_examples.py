@@ -39,6 +39,14 @@ def test_text() -> None:
     assert right > labels + 3
 
 
+def test_transformer() -> None:
+    said = run("transformer.py")
+    right, labels = map(float, re.search(r"right on ([\d.]+)% of the paragraphs, labels ([\d.]+)%", said).groups())  # type: ignore[union-attr]
+    named_wrong = int(re.search(r"labels named, (\d+)% of these wrong", said)[1])  # type: ignore[index]
+    assert right > labels + 2
+    assert named_wrong > 50  # a fifth of all labels is wrong
+
+
 def test_image_folder(tmp_path: Path) -> None:
     said = run("image_folder.py", str(tmp_path / "f"))
     estimated, true = map(float, re.search(r"([\d.]+)% are estimated to be; in truth ([\d.]+)%", said).groups())  # type: ignore[union-attr]

@@ -22,7 +22,8 @@ from vri.estimator.uniform_noise import UniformNoise
 Floats = NDArray[np.float64]
 
 PRECISION = 0.8  # share of wrong labels among those that are named, by default
-_CELLS = 2_000_000  # samples × classes up to which all are looked at together, and that are in memory at a time
+_CELLS = 2_000_000  # samples × classes that are in memory at a time
+_ROWS = 20_000  # samples that tell enough about the noise
 _MANY = 1000  # classes above which confusions can't be told from chance, and a matrix of them takes too much memory
 _LIKELY = 4  # classes kept for each sample: three to show, and the given one
 _SLACK = 0.02  # that a row of probabilities may miss 1 by: half precision, and thousands of classes
@@ -169,7 +170,7 @@ def judge_labels(
     labelled = given != MISSING
     if not labelled.any():
         raise ValueError("no sample has a label; expected some to judge")
-    small = probabilities.size <= _CELLS
+    small = probabilities.size <= _CELLS and len(given) <= _ROWS
     judged = (_together if small else _in_parts)(probabilities, given, labelled, known, seed)
     free = labelled if known is None or known[labelled].all() else labelled & ~known
     threshold = quality.threshold(torch.from_numpy(judged.quality[free]), precision)
@@ -251,9 +252,9 @@ def _in_parts(probabilities: Any, given: Indices, labelled: Mask, trusted: Mask 
 def _fit_on_some(
     probabilities: Any, given: Indices, rows: Indices, seed: int
 ) -> list[tuple[float, NoiseModel | UniformNoise]]:
-    """Models of the noise with their weights, fitted to as many samples at random as are allowed at a time."""
+    """Models of the noise with their weights, fitted to as many samples at random as that takes."""
     classes = probabilities.shape[1]
-    chosen = np.sort(np.random.default_rng(seed).permutation(rows)[: max(_CELLS // classes, 1)])
+    chosen = np.sort(np.random.default_rng(seed).permutation(rows)[: min(max(_CELLS // classes, 1), _ROWS)])
     p, g = _normalised(probabilities[chosen]), given[chosen]
     if classes > _MANY:
         return [(1.0, UniformNoise.fit(p, g))]
