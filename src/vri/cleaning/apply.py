@@ -2,10 +2,8 @@
 
 import importlib
 import os
-import re
 import shutil
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,20 +15,17 @@ from numpy.typing import NDArray
 
 from vri.cleaning.arrays import read_arrays
 from vri.cleaning.arrow import PARQUET_SUFFIXES, parquet_library, read_arrow, write_dataset
-from vri.cleaning.cells import escape, write_rows
 from vri.cleaning.decisions import read_decisions
 from vri.cleaning.folders import list_images
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import ARRAYS, IMAGES, ROWS, TABLE, SourceOptions, check_options, kind_of
+from vri.cleaning.relabelled_images import AUTO, write_images
 from vri.cleaning.review import make_plan
 from vri.cleaning.state import check_writable
 from vri.cleaning.tables import read_table
 from vri.cleaning.text_tables import JSON_SUFFIXES, read_text_rows
 from vri.data.lists import shorten
 
-AUTO, HARD, SYMBOLIC, COPY = "auto", "hard", "symbolic", "copy"  # ways to put an image into the copy
-
-_NO_FOLDER = re.compile(r'[\x00-\x1f\x7f/\\<>:"|?*]')  # characters that some systems refuse in a name
 _MOST_ROWS = 10_000  # rows of an .npy file that are copied at once
 
 Labels = list[str | None]  # new ones, in the order of the source; None for a sample to drop
@@ -247,83 +242,11 @@ def _values(labels: Sequence[str | None], forms: Mapping[str, Any], kind: Any, w
     return [found[str(label)] for label in labels]
 
 
-# folders of images
-
-
 def _open_images(path: Path, way: str) -> _Opened:
     listing = list_images(path)
-
-    def write(folder: Path, new: Labels) -> str:
-        for added in sorted({label for label in new if label is not None} - set(listing.labels)):
-            _check_folder_name(added)
-        targets = _targets(listing.paths, listing.labels, new)
-        links: Counter[str] = Counter()
-        rows = []
-        for name, given, label, target in zip(listing.paths, listing.labels, new, targets, strict=True):
-            if target is not None and label is not None:
-                (folder / target).parent.mkdir(exist_ok=True)
-                links[_place(way, Path(os.path.realpath(path / name)), folder / target)] += 1
-                rows.append([escape(cell) for cell in (target, label, name, given)])
-        write_rows(folder / "labels.csv", ("path", "label", "original", "given_label"), rows)
-        return f" ({', '.join(f'{count:,} {what}' for what, count in links.items())}) and its labels.csv"
-
-    return _Opened(listing.paths, listing.labels, write, listing.notes)
-
-
-def _targets(names: Sequence[str], given: Sequence[str], new: Sequence[str | None]) -> list[str | None]:
-    """Where each image goes; if its name is taken in the new class, its old class is added to the name."""
-    targets: list[str | None] = [None] * len(names)
-    taken: set[str] = set()
-
-    def put(row: int, target: str) -> None:
-        targets[row] = target
-        taken.add(target.casefold())  # some systems don't distinguish a.jpg from A.JPG
-
-    moved = []
-    for row, (name, label) in enumerate(zip(names, new, strict=True)):
-        if label is not None and label == given[row]:
-            put(row, name)
-        elif label is not None:
-            moved.append(row)
-    for row in moved:
-        file = Path(names[row].partition("/")[2])
-        target, number = f"{new[row]}/{file}", 1
-        while target.casefold() in taken:
-            again = "" if number == 1 else f"-{number}"
-            target, number = f"{new[row]}/{file.stem}-from-{given[row]}{again}{file.suffix}", number + 1
-        put(row, target)
-    return targets
-
-
-def _place(way: str, source: Path, target: Path) -> str:
-    """Link or copy a file to a second place; returns how."""
-    if way == SYMBOLIC:
-        target.symlink_to(source)
-        return "symbolic links"
-    if way != COPY:
-        try:
-            os.link(source, target)
-            return "hard links"
-        except OSError:  # on another disk, or a file system without links
-            if way == HARD:
-                raise
-    shutil.copy2(source, target)
-    return "copies"
-
-
-def _check_folder_name(label: str) -> None:
-    wrong = (
-        _NO_FOLDER.search(label) is not None
-        or label.startswith(".")
-        or label != label.rstrip(" .")
-        or len(label.encode("utf-8", "surrogatepass")) > 200
-        or label.casefold() == "labels.csv"
+    return _Opened(
+        listing.paths, listing.labels, lambda folder, new: write_images(folder, listing, new, way), listing.notes
     )
-    if wrong:
-        raise ValueError(
-            f"the new label {label!r} can't be the name of a folder; expected letters without "
-            'control characters and / \\ < > : " | ? *, no dot in front, and no dot or space at the end'
-        )
 
 
 _OPENERS = {TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}

@@ -1,7 +1,6 @@
 """`vri clean` as a function: from a source to a list of wrong labels, corrected labels, a classifier and a page."""
 
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from hashlib import sha256
@@ -13,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from vri import quality
-from vri.cleaning.cells import escape, write_rows
-from vri.cleaning.context import Candidates, neighbours
+from vri.cleaning.context import neighbours
 from vri.cleaning.encoding import EVIDENCE
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import (
@@ -28,14 +26,13 @@ from vri.cleaning.options import (
 )
 from vri.cleaning.probabilities import read_probabilities
 from vri.cleaning.progress import ENCODING, JUDGING, PAGE, READING, TRAINING, Progress
-from vri.cleaning.remarks import copied_labels, spelling
-from vri.cleaning.report import QUALITY_BINS, Summary
+from vri.cleaning.remarks import copied_labels
+from vri.cleaning.report import Summary
+from vri.cleaning.results import count_of, write_results
 from vri.cleaning.sources import Source, file_hash, open_source
 from vri.cleaning.state import (
     CLASSIFIER,
-    CORRECTED,
     FINDINGS,
-    ISSUES,
     STATE,
     Findings,
     begin,
@@ -48,15 +45,6 @@ from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy
 from vri.estimator.issues import judge_labels
 
 _SHOWN = 0.2  # share of the samples that are expected on the page, where they are read again
-_COLUMNS = (
-    "id",
-    "given_label",
-    "predicted_label",
-    "label_quality",
-    "is_label_issue",
-    "predicted_probability",
-    "outlier_score",
-)
 _RANKS = ("predicted", "second", "third")  # of a sample's likely labels, in the columns of `find_label_issues`
 
 
@@ -111,7 +99,7 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
         source = open_source(path, source_options, inputs=options.pred_probs is None)
     shown = min(len(source.labels), options.max_suspects)
     work.progress.expect(page=_SHOWN * shown / len(source.labels) * work.progress.times[READING][0])
-    work.tell_about(len(source.labels), len(source.classes()), _count(source.trusted), source.notes)
+    work.tell_about(len(source.labels), len(source.classes()), count_of(source.trusted), source.notes)
     settings = _settings(source, source_options, options)
     again = begin(out, settings, fresh)
     whole = options.pred_probs is not None or (out / CLASSIFIER).exists()
@@ -127,7 +115,7 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
     if options.compare:
         accuracy = work.compare(lambda: _samples(work, source, _inputs(work, source))[0])
     with work.progress.part(PAGE):
-        return _write(work, source, findings, accuracy, settings)
+        return write_results(work, source, findings, accuracy, settings)
 
 
 # training
@@ -235,76 +223,6 @@ def _judge(work: Work, source: Source, path: Path) -> Findings:
     )
 
 
-# writing
-
-
-def _write(work: Work, source: Source, found: Findings, accuracy: Accuracy, settings: dict[str, Any]) -> Summary:
-    place = {name: number for number, name in enumerate(found.classes)}
-    given = np.array([place.get(label, -1) for label in source.labels])
-    unknown = given < 0
-    order = np.lexsort((np.arange(len(given)), found.quality))  # NaN comes last
-    suspects = order[found.issue[order]]
-    changed = (found.issue | unknown) & (found.confidence >= work.options.confidence)
-    if source.trusted is not None:
-        changed &= ~source.trusted
-    write_rows(work.out / ISSUES, _COLUMNS, (_issue(source, found, i) for i in order.tolist()))
-    write_rows(work.out / CORRECTED, ("id", "label", "given_label", "changed"), _corrected(source, found, changed))
-    remarks = [*found.remarks, *spelling(found.classes, np.bincount(given[~unknown], minlength=len(found.classes)))]
-    if unknown.any():
-        remarks.append(
-            f"{unknown.sum():,} samples have no label: {ISSUES} has a predicted one for each, and {CORRECTED} the "
-            f"{(unknown & changed).sum():,} that are at least {work.options.confidence:.0%} sure"
-        )
-    pairs = np.zeros((len(found.classes), len(found.classes)), np.int64)
-    np.add.at(pairs, (given[suspects], found.suggested[suspects]), 1)
-    candidates = Candidates(source, found, order, work.options.max_suspects)
-    return work.write(
-        candidates.numbers,
-        candidates.suspect,
-        accuracy,
-        {
-            "changed": int(changed.sum()),
-            "not_judged": int((~found.judged).sum()),
-            "unlabelled": int(unknown.sum()),
-            "seconds": round(found.seconds, 2),
-            "settings": settings,
-            "notes": source.notes,
-        },
-        source=source.name,
-        classes=found.classes,
-        samples=int((~unknown).sum()),
-        trusted=_count(source.trusted),
-        issues=len(suspects),
-        noise_rate=found.noise_rate,
-        noise_interval=found.noise_interval,
-        transition_matrix=found.transition_matrix.tolist(),
-        pair_counts=pairs.tolist(),
-        quality_counts=np.histogram(found.quality[found.judged], QUALITY_BINS, (0, 1))[0].tolist(),
-        threshold=found.threshold,
-        remarks=remarks,
-    )
-
-
-def _issue(source: Source, found: Findings, i: int) -> tuple[str, ...]:
-    numbers = (found.quality[i], found.confidence[i], found.outlier[i])
-    right, confidence, outlier = ("" if np.isnan(number) else f"{number:.6f}" for number in numbers)
-    return (
-        escape(source.ids[i]),
-        escape(source.labels[i]),
-        escape(found.classes[found.suggested[i]]) if found.suggested[i] >= 0 else "",
-        right,
-        _yes_no(found.issue[i]),
-        confidence,
-        outlier,
-    )
-
-
-def _corrected(source: Source, found: Findings, changed: NDArray[np.bool_]) -> Iterator[tuple[str, ...]]:
-    for i, (name, given) in enumerate(zip(source.ids, source.labels, strict=True)):
-        label = found.classes[found.suggested[i]] if changed[i] else given
-        yield escape(name), escape(label), escape(given), _yes_no(changed[i])
-
-
 def _settings(source: Source, source_options: SourceOptions, options: CleanOptions) -> dict[str, Any]:
     """Everything that the findings depend on; without what may differ when a run is resumed."""
     chosen = {
@@ -315,7 +233,7 @@ def _settings(source: Source, source_options: SourceOptions, options: CleanOptio
     chosen |= {name: None for name, value in chosen.items() if str(value).endswith(".npy")}  # in the fingerprint
     marks = None if source.trusted is None else sha256(np.packbits(source.trusted).tobytes()).hexdigest()[:16]
     return chosen | {
-        "trusted": None if marks is None else f"{_count(source.trusted)} samples ({marks})",
+        "trusted": None if marks is None else f"{count_of(source.trusted)} samples ({marks})",
         "encoder": source.encoder,
         "weights": None if source_options.weights is None else source_options.weights.name,
         "cross_fit": options.cross_fit,
@@ -323,11 +241,3 @@ def _settings(source: Source, source_options: SourceOptions, options: CleanOptio
         "pred_probs": None if options.pred_probs is None else file_hash(options.pred_probs),
         "content of the source": source.fingerprint,
     }
-
-
-def _yes_no(value: Any) -> str:
-    return "true" if value else "false"
-
-
-def _count(mask: NDArray[np.bool_] | None) -> int:
-    return 0 if mask is None else int(mask.sum())

@@ -49,8 +49,9 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri.cleaning.apply import AUTO, COPY, apply
+    from vri.cleaning.apply import apply
     from vri.cleaning.options import SourceOptions
+    from vri.cleaning.relabelled_images import AUTO, COPY
 
     source_options = SourceOptions(
         label=options.label, id=options.id, encoding=options.encoding, separator=options.separator
