@@ -167,7 +167,8 @@ def _train(work: Work, source: Source) -> Findings:
         outlier[unknown] = quality.outlier_score(torch.from_numpy(probabilities)).numpy()
     doubtful = np.argsort(frame["label_quality"].to_numpy(), kind="stable")[: work.options.max_suspects]
     likely = frame[[f"{rank}_label" for rank in _RANKS]].to_numpy().tolist()
-    near = neighbours(model, samples.X, doubtful, work.options.seed, work.device)
+    with work.progress.part(JUDGING):
+        near = neighbours(model, samples.X, doubtful, work.options.seed, work.device)
     return Findings(
         classes=classes,
         judged=spread(True, False),
