@@ -30,11 +30,10 @@ class CardList {
     this.measure();
   }
 
-  // Throw away what is drawn, for cards that look different now.
-  redraw() {
+  // Throw away what is drawn: in another view cards have another size, and other contents are cut.
+  clear() {
     for (const card of this.cards.values()) card.remove();
     this.cards.clear();
-    this.measure();
   }
 
   measure() {

@@ -49,8 +49,8 @@ function setView(view) {
   for (const button of document.querySelectorAll("#views button")) {
     button.setAttribute("aria-pressed", String(button.dataset.viewName === view));
   }
+  list.clear();
   filter();
-  list.redraw();
   if (list.current >= 0) goTo(list.current);
 }
 
