@@ -85,8 +85,7 @@ def test_neighbours_show_little_and_few_pictures(monkeypatch: pytest.MonkeyPatch
     assert neighbourhood.of(3) == Neighbourhood(source_of(describe), None).of(0) == ()
     long = Neighbourhood(source_of(lambda i: {"text": "x" * 999, "fields": {"y": "1"}}), near).of(2)[0]
     assert (len(long.text or ""), long.fields) == (241, None)
-    wide = Neighbourhood(source_of(lambda i: {"fields": {str(k): "1" for k in range(30)}}), near).of(2)[0]
-    assert list(wide.fields or {}) == [str(k) for k in range(12)]
+    assert Neighbourhood(source_of(lambda i: {"fields": {"y": "1"}}), near).of(2)[0].fields == {"y": "1"}
 
 
 def test_page_gets_further_samples_and_their_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

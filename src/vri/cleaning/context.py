@@ -25,7 +25,7 @@ _PARTS = 100  # numbers that tell samples apart well enough; distances of more c
 _BLOCK = 2**24  # distances computed at once
 _MOST_PICTURES = 5_000  # of neighbours on the page; beyond it they are named only
 _SIDE = 64  # px of such a picture
-_LONGEST_TEXT, _MOST_FIELDS = 240, 12
+_LONGEST_TEXT = 240  # characters of a neighbour's
 
 Indices = NDArray[np.int64]
 
@@ -156,7 +156,7 @@ class Neighbourhood:
             return replace(neighbour, image=_smaller(image))
         if text is not None:
             return replace(neighbour, text=text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…")
-        return replace(neighbour, fields=dict(list((fields or {}).items())[:_MOST_FIELDS]))
+        return replace(neighbour, fields=fields)
 
 
 def _smaller(picture: bytes) -> bytes:
