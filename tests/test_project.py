@@ -204,7 +204,7 @@ def test_code_blocks_are_found() -> None:
     assert code_blocks(text) == [(3, "x = 1\n"), (14, "y = 2\nz\n")]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/classifier.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/classifier.md", "docs/from_cleanlab.md"])
 def test_code_of_pages_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = code_blocks((ROOT / page).read_text())
     assert blocks

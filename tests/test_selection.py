@@ -92,6 +92,8 @@ def test_a_class_with_too_few_samples_and_one_without_any() -> None:
 
 def test_a_class_that_was_not_selected() -> None:
     assert select(sized("smallest", 2), LOSSES, LABELS, 3).remark == "none of label 1, 2 was selected"
+    named = Selection("smallest", 2, names=["ant", 77, "cat"]).sized(len(LABELS), 3)
+    assert select(named, LOSSES, LABELS, 3).remark == "none of label 77, 'cat' was selected"
 
 
 def test_a_classifier_that_has_not_learned() -> None:
