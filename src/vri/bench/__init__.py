@@ -14,6 +14,7 @@ from vri.bench.accuracy import measure_accuracy
 from vri.bench.data import measure_data
 from vri.bench.memory import measure_memory
 from vri.bench.report import Measurement, Report, describe_machine, format_table
+from vri.bench.small import measure_small
 from vri.bench.timing import Sizes, measure_overhead, measure_time
 
 __all__ = ["MEASURES", "Report", "format_table", "run_benchmark"]
@@ -21,12 +22,13 @@ __all__ = ["MEASURES", "Report", "format_table", "run_benchmark"]
 Measure = Callable[[Sizes, str], tuple[list[Measurement], dict[str, Any]]]
 
 FULL = Sizes()
-QUICK = Sizes(rounds=3, periods=1, extra_rounds=0, memory_runs=1, memory_steps=2, overhead_steps=50)
+QUICK = Sizes(rounds=3, periods=1, extra_rounds=0, memory_runs=1, memory_steps=2, overhead_steps=50, embeddings=2000)
 MEASURES: dict[str, Measure] = {
     "accuracy": measure_accuracy,
     "time": measure_time,
     "memory": measure_memory,
     "overhead": measure_overhead,
+    "small": measure_small,
     "data": measure_data,
 }
 

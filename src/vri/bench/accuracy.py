@@ -1,16 +1,30 @@
 """How exact the meta gradient is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vri.backbones import resnet32
 from vri.bench.report import Bar, Measurement
-from vri.bench.timing import Options, Samples, Sizes, one_thread, torch_warnings_ignored
+from vri.bench.timing import (
+    Layout,
+    Options,
+    Samples,
+    Sizes,
+    attempt,
+    images,
+    one_thread,
+    resnet_method,
+    torch_warnings_ignored,
+)
+from vri.core.checks import Batch
 from vri.methods import VRI
+from vri.training.precision import prepare_bfloat16
 
 
 class _Recurrent(nn.Module):
@@ -70,7 +84,37 @@ def measure_accuracy(sizes: Sizes, device: str) -> tuple[list[Measurement], dict
                 bar = bars[way] if dtype == torch.float64 else None
                 # the worse of the two, not their median
                 rows.append(Measurement(f"meta gradient, {precision}", f"{name}: {way}", [max(values)], "", bar))
+    rows += _in_half_precision(sizes, device)
     return rows, {row.heading + ": " + row.name: row.samples for row in rows}
+
+
+def _in_half_precision(sizes: Sizes, device: str) -> list[Measurement]:
+    """Cosine between the meta gradients of ResNet-32 under bfloat16 autocast and in float32."""
+    request = {"sizes": asdict(sizes), "device": device}
+    found, note = attempt("vri.bench.accuracy:cosines", request)
+    bars = {"jvp": Bar(">=", 0.99)}
+    heading = "meta gradient, bfloat16 autocast, cosine with float32"
+    return [
+        Measurement(heading, f"ResNet-32: {way}", [found[way]] if found else [], "", bars.get(way), note)
+        for way in ("jvp", "finite_difference")
+    ]
+
+
+def cosines(request: Mapping[str, Any]) -> dict[str, float]:
+    """By way to the meta gradient; runs in its own process, since torch's bfloat16 kernels crash on some CPUs."""
+    sizes, device = Sizes(**request["sizes"]), request["device"]
+    prepare_bfloat16(torch.device(device))
+    batches = [images(sizes, Layout(), device, seed) for seed in (0, 1)]
+
+    def gradient(way: str, layout: Layout) -> Tensor:
+        method = resnet_method(way, layout, device)
+        assert isinstance(method, VRI)
+        method.kl_weight = 0.0  # added to both sides, it would hide part of the difference
+        return _first_gradient(method, batches)
+
+    exact = gradient("jvp", Layout())
+    ways = ("jvp", "finite_difference")
+    return {way: float(F.cosine_similarity(gradient(way, Layout(bfloat16=True)), exact, dim=0)) for way in ways}
 
 
 def _meta_gradient(
@@ -83,10 +127,15 @@ def _meta_gradient(
         batches = [(torch.randn(12, *shape, dtype=dtype), torch.arange(12) % 4) for _ in range(2)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     method = VRI(model, 4, optimizer, hidden=(16, 16), **{"clean_weight": 0.0, **options})
+    with one_thread():
+        return _first_gradient(method, batches)
+
+
+def _first_gradient(method: VRI, batches: Sequence[Batch]) -> Tensor:
     seen: list[Tensor] = []
     method.meta_optimizer.register_step_pre_hook(
         lambda opt, *_: seen.extend(p.grad.flatten() for g in opt.param_groups for p in g["params"])
     )
-    with torch_warnings_ignored(), one_thread():
+    with torch_warnings_ignored():
         method.step(*batches)
     return torch.cat(seen).double()

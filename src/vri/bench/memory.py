@@ -40,7 +40,7 @@ def measure_memory(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[s
             used[name].append(in_a_fresh_process("vri.bench.memory:peak_of_a_step", request, ALLOCATOR))
     heading = f"peak memory of a step, {Layout()}, {CE} = 1"
     rows = [Measurement(heading, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB")]
-    bars = {"jvp": Bar("<=", 2.4)}
+    bars = {"jvp": Bar("<=", 2.2)}
     rows += [Measurement(heading, name, ratios(used, name, CE), "", bars.get(name)) for name in names[1:]]
     rows.append(Measurement(heading, "jvp / backprop", ratios(used, "jvp", "backprop"), "", Bar("<", 1.0)))
     return rows, {"bytes": used}

@@ -19,15 +19,23 @@ import torch
 
 from vri.backbones import mlp, resnet32
 from vri.bench.report import Bar, Measurement
+from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods import VRI, CrossEntropy, Method
+from vri.training.precision import prepare_bfloat16
 
 CE = "cross-entropy"
 Options = Mapping[str, Any]
 Samples = dict[str, list[float]]
 
 # Everything that changes the cost is written out, so that a new default can't change these rows.
-_PAPER: dict[str, Any] = {"hypergradient": "jvp", "samples": 1, "meta_every": 1, "clean_weight": 0.0}
+_PAPER: dict[str, Any] = {
+    "hypergradient": "jvp",
+    "samples": 1,
+    "meta_every": 1,
+    "clean_weight": 0.0,
+    "hidden": (1024, 512),
+}
 VARIANTS: dict[str, Options | None] = {  # None: plain cross-entropy
     CE: None,
     "jvp": _PAPER,
@@ -41,6 +49,7 @@ VARIANTS: dict[str, Options | None] = {  # None: plain cross-entropy
     "defaults": {},
 }
 PERIOD = 10  # steps; a whole number of periods of every variant
+OTHER = ("jvp", "finite_difference", "defaults")  # measured in the other layouts, too
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,7 @@ class Sizes:
     memory_runs: int = 2
     memory_steps: int = 3
     overhead_steps: int = 200
+    embeddings: int = 50_000
 
 
 def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
@@ -77,7 +87,7 @@ def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
     main = Layout()
     periodic = ["meta_every=5", "meta_every=10", "defaults"]
     single = [name for name in VARIANTS if name not in periodic]
-    bars = {"jvp": Bar("<=", 3.8), "finite_difference": Bar("<=", 3.2)}
+    bars = {"jvp": Bar("<=", 3.3), "finite_difference": Bar("<=", 3.2)}
 
     seconds = raw[f"{main}, single steps"] = _take_turns(single, main, sizes, device, sizes.rounds, 1)
     heading = f"step time, {main}, {CE} = 1"
@@ -89,28 +99,37 @@ def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
 
     seconds = _take_turns([CE, *periodic], main, sizes, device, sizes.periods, PERIOD)
     raw[f"{main}, periods of {PERIOD} steps"] = seconds
-    bars = {"meta_every=5": Bar("<=", 1.7), "meta_every=10": Bar("<=", 1.4)}
+    bars = {"meta_every=5": Bar("<=", 1.7), "meta_every=10": Bar("<=", 1.4), "defaults": Bar("<=", 2.5)}
     rows += [Measurement(heading, name, ratios(seconds, name, CE), "", bars.get(name)) for name in periodic]
 
     for layout in [Layout(channels_last=False), Layout(bfloat16=True)] if sizes.extra_rounds else []:
         heading = f"step time, {layout}, {CE} = 1"
         request = {"layout": asdict(layout), "sizes": asdict(sizes), "device": device}
-        try:
-            seconds = raw[f"{layout}, single steps"] = in_a_fresh_process("vri.bench.timing:other_layout", request)
-        except subprocess.CalledProcessError as error:
-            raw[f"{layout}, single steps"] = note = f"not measured: {_ending(error.returncode)}"
+        seconds, note = attempt("vri.bench.timing:other_layout", request)
+        raw[f"{layout}, pairs of steps"] = note or seconds
+        if note:
             rows.append(Measurement(heading, f"{CE} itself", [], "ms", note=note))
             continue
+        bars = {"jvp": Bar("<=", 3.8), "defaults": Bar("<=", 2.6)} if layout.bfloat16 else {}
         rows.append(Measurement(heading, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms"))
-        rows += [Measurement(heading, name, ratios(seconds, name, CE)) for name in seconds if name != CE]
+        rows += [Measurement(heading, name, ratios(seconds, name, CE), "", bars.get(name)) for name in OTHER]
     return rows, raw
 
 
 def other_layout(request: Mapping[str, Any]) -> Samples:
     """Times in another layout, in a separate process, since torch's bfloat16 kernels crash on some CPUs."""
-    sizes, layout = Sizes(**request["sizes"]), Layout(**request["layout"])
-    names = [CE, "jvp", "finite_difference", "backprop"]
-    return _take_turns(names, layout, sizes, request["device"], sizes.extra_rounds, 1)
+    sizes, layout, device = Sizes(**request["sizes"]), Layout(**request["layout"]), request["device"]
+    if layout.bfloat16:
+        prepare_bfloat16(torch.device(device))
+    return _take_turns([CE, *OTHER], layout, sizes, device, sizes.extra_rounds, 2)
+
+
+def attempt(function: str, request: Mapping[str, Any]) -> tuple[Any, str]:
+    """The result of `in_a_fresh_process`, or None and how the process ended."""
+    try:
+        return in_a_fresh_process(function, request), ""
+    except subprocess.CalledProcessError as error:
+        return None, f"not measured: {_ending(error.returncode)}"
 
 
 def in_a_fresh_process(function: str, request: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Any:
@@ -222,6 +241,7 @@ def images(sizes: Sizes, layout: Layout, device: str, seed: int = 0) -> Batch:
 # overhead
 
 REST = "everything else"
+EQUATIONS = ("reparameterize", "empirical_loss", "gaussian_kl", "meta_loss")  # of `core.objective`, in a step
 
 
 class _Clocks:
@@ -268,7 +288,7 @@ def measure_overhead(sizes: Sizes, device: str) -> tuple[list[Measurement], dict
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         if name == CE:
             return CrossEntropy(model, 4, optimizer)
-        return VRI(model, 4, optimizer, hidden=(16, 16), **_PAPER)
+        return VRI(model, 4, optimizer, **_PAPER | {"hidden": (16, 16)})
 
     with torch_warnings_ignored(), one_thread():
         methods = {name: build(name) for name in (CE, "jvp")}
@@ -279,7 +299,8 @@ def measure_overhead(sizes: Sizes, device: str) -> tuple[list[Measurement], dict
     rows = [Measurement(heading, f"{name} step", [1e6 * s for s in seconds[name]], "µs") for name in seconds]
     rows.append(Measurement(heading, f"jvp / {CE}", ratios(seconds, "jvp", CE)))
     heading = "small MLP, inside a jvp step, timers included"
-    rows += [Measurement(heading, name, [1e6 * s for s in values], "µs") for name, values in inside.items()]
+    bars = {REST: Bar("<=", 700)}
+    rows += [Measurement(heading, n, [1e6 * s for s in values], "µs", bars.get(n)) for n, values in inside.items()]
     return rows, {"seconds": seconds, "seconds inside": inside}
 
 
@@ -288,6 +309,7 @@ def _profile(method: Method, batch: Batch, meta_batch: Batch, steps: int, device
     networks = (method.model, method.meta_network, method.prior_network)
     places: dict[str, list[tuple[Any, str]]] = {
         "networks, forward": [(network, "forward") for network in networks],
+        "loss equations": [(objective, name) for name in EQUATIONS],
         "autograd calls": [(torch.autograd, "grad")],
         "optimizer steps": [(optimizer, "step") for optimizer in (method.optimizer, method.meta_optimizer)],
     }
