@@ -89,7 +89,10 @@ def measure_accuracy(sizes: Sizes, device: str) -> tuple[list[Measurement], dict
 
 
 def _in_half_precision(sizes: Sizes, device: str) -> list[Measurement]:
-    """Cosine between the meta gradients of ResNet-32 under bfloat16 autocast and in float32."""
+    """Cosine between the meta gradients of ResNet-32 under bfloat16 autocast and in float32.
+
+    The trusted images are the noisy ones: with unrelated images of noise the gradient has hardly any signal to turn.
+    """
     request = {"sizes": asdict(sizes), "device": device}
     found, note = attempt("vri.bench.accuracy:cosines", request)
     bars = {"jvp": Bar(">=", 0.99)}
@@ -104,7 +107,7 @@ def cosines(request: Mapping[str, Any]) -> dict[str, float]:
     """By way to the meta gradient; runs in its own process, since torch's bfloat16 kernels crash on some CPUs."""
     sizes, device = Sizes(**request["sizes"]), request["device"]
     prepare_bfloat16(torch.device(device))
-    batches = [images(sizes, Layout(), device, seed) for seed in (0, 1)]
+    batches = [images(sizes, Layout(), device)] * 2
 
     def gradient(way: str, layout: Layout) -> Tensor:
         method = resnet_method(way, layout, device)
