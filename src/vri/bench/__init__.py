@@ -22,7 +22,7 @@ __all__ = ["MEASURES", "Report", "format_table", "run_benchmark"]
 Measure = Callable[[Sizes, str], tuple[list[Measurement], dict[str, Any]]]
 
 FULL = Sizes()
-QUICK = Sizes(rounds=3, periods=1, extra_rounds=0, memory_runs=1, memory_steps=2, overhead_steps=50, embeddings=2000)
+QUICK = Sizes(rounds=3, periods=1, extra_rounds=0, memory_runs=1, memory_steps=2, overhead_steps=50, embeddings=500)
 MEASURES: dict[str, Measure] = {
     "accuracy": measure_accuracy,
     "time": measure_time,

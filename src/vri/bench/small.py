@@ -1,6 +1,7 @@
 """Small networks, the backbone `fast` and embeddings for `vri bench`: where the cost outside the classifier shows."""
 
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -110,6 +111,7 @@ def judge_embeddings(request: Mapping[str, Any]) -> dict[str, float] | None:
     """Seconds and average precision of one judge; None if it isn't installed."""
     from sklearn.metrics import average_precision_score
 
+    warnings.simplefilter("ignore")  # logistic regression with its defaults stops before it has converged
     x, given, wrong = embeddings(request["count"])
     start = time.perf_counter()
     if request["name"] == "VRIClassifier":
@@ -138,7 +140,7 @@ def embeddings(count: int) -> tuple[Array, Array, Array]:
 
     true = torch.randint(10, (count,), generator=generator)
     latent = (normal(10, 32)[true] + 1.6 * normal(count, 32)).tanh()
-    x = latent @ normal(32, 512) + 0.5 * normal(count, 512)
+    x = latent @ normal(32, 512) / 32**0.5 + 0.1 * normal(count, 512)
     wrong = torch.rand(count, generator=generator) < 0.2
     given = torch.where(wrong, (true + torch.randint(1, 10, (count,), generator=generator)) % 10, true)
     return x.numpy(), given.numpy(), wrong.numpy()
