@@ -5,7 +5,7 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from vri import VRIClassifier
-from vri.estimator.gaussian import Gaussian, _Moments
+from vri.estimator.gaussian import Gaussian, discriminant
 
 
 def blobs(samples: int, columns: int, classes: int, apart: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +19,7 @@ def blobs(samples: int, columns: int, classes: int, apart: float, seed: int = 0)
 @pytest.mark.parametrize("shrinkage", [0.1, 0.8])
 def test_hard_targets_give_scikit_learns_discriminant(shrinkage: float) -> None:
     x, y = blobs(300, 6, 3, 0.8)
-    coefficients, intercept = _Moments(x, np.eye(3)[y]).solve(shrinkage)
+    coefficients, intercept = discriminant(x, np.eye(3)[y], shrinkage)
     found = x @ coefficients + intercept
     expected = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage).fit(x, y).decision_function(x)
     found, expected = (each - each.mean(1, keepdims=True) for each in (found, expected))
@@ -33,7 +33,7 @@ def test_a_doubtful_label_counts_as_a_sample_of_each_class() -> None:
     copies, labels = np.repeat(x, 4, axis=0), np.repeat(y, 4)
     labels[:80] = [0, 0, 1, 2] * 20
     for found, expected in zip(
-        _Moments(x, targets).solve(0.3), _Moments(copies, np.eye(3)[labels]).solve(0.3), strict=True
+        discriminant(x, targets, 0.3), discriminant(copies, np.eye(3)[labels], 0.3), strict=True
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
@@ -45,7 +45,7 @@ def test_its_probabilities_are_no_surer_than_right() -> None:
     said = member.predict(x[800:])
     right = said.argmax(1) == y[800:]
     assert abs(said.max(1).mean() - right.mean()) < 0.08
-    assert member.again().settings == member.settings
+    assert member.again().factor == member.factor
 
 
 def test_wide_embeddings_are_judged_by_it() -> None:

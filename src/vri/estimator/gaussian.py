@@ -9,60 +9,38 @@ from scipy.optimize import minimize_scalar
 
 Floats = NDArray[np.float64]
 
-_TRIED = 4000  # samples at most to choose settings on
-_SHRINKAGES = (0.1, 0.3, 0.8)  # towards a covariance that is the same in all directions; chosen on held-out samples
-_COLDEST, _WARMEST = np.log(0.02), np.log(2.0)  # range of the temperature
+_RANGE = np.log(0.02), np.log(2.0)  # of the logarithm of the factor on the logits
 
 
 class Gaussian:
     """Classes as normal distributions of one covariance; Fisher (1936).
 
     Wrong labels pull the means of all classes towards each other, and so hardly turn the directions between them.
-    The covariance is shrunk (Ledoit and Wolf 2004), and the logits of so many columns, which depend on each other, are
-    far too sure: both the shrinkage and a factor on the logits are chosen by the likelihood of held-out targets.
+    The covariance of d columns is shrunk towards one that is the same in all directions, by 2d / (2d + n) for n
+    samples. The logits of so many columns are far too sure: a factor is found by the likelihood of held-out targets.
     """
 
     raw = False
 
-    def __init__(self, settings: tuple[float, float] | None = None) -> None:
-        self.settings = settings
+    def __init__(self, factor: float | None = None) -> None:
+        self.factor = factor
 
     def fit(self, x: Any, targets: Floats, seed: int) -> Self:
-        """Learn; shrinkage and factor are kept for the next time."""
+        """Learn; the factor is kept for the next time."""
         x = np.asarray(x, np.float32)
-        if self.settings is None:
-            self.settings = self._best_settings(x, targets, seed)
-        shrinkage, factor = self.settings
-        self.coefficients, self.intercept = _Moments(x, targets).solve(shrinkage)
-        self.coefficients *= factor
-        self.intercept *= factor
+        if self.factor is None:
+            self.factor = _factor(x, targets, seed)
+        coefficients, intercept = discriminant(x, targets)
+        self.coefficients, self.intercept = self.factor * coefficients, self.factor * intercept
         return self
-
-    def _best_settings(self, x: NDArray[np.float32], targets: Floats, seed: int) -> tuple[float, float]:
-        some = np.random.default_rng(seed).permutation(len(targets))[:_TRIED]
-        held, kept = some[::4], np.delete(some, np.s_[::4])
-        if not len(kept):
-            return _SHRINKAGES[-1], 1.0
-        moments = _Moments(x[kept], targets[kept])
-        found = []
-        for shrinkage in _SHRINKAGES:
-            coefficients, intercept = moments.solve(shrinkage)
-            logits = x[held] @ coefficients + intercept
-
-            def loss(log_factor: float, logits: Floats = logits) -> float:
-                return -float((targets[held] * np.log(_softmax(np.exp(log_factor) * logits) + 1e-6)).sum())
-
-            best = minimize_scalar(loss, bounds=(_COLDEST, _WARMEST), method="bounded", options={"xatol": 0.02})
-            found.append((float(best.fun), shrinkage, float(np.exp(best.x))))
-        return min(found)[1:]
 
     def predict(self, x: Any) -> Floats:
         """Softmax of the logits."""
         return _softmax(np.asarray(np.asarray(x, np.float32) @ self.coefficients, np.float64) + self.intercept)
 
     def again(self) -> Self:
-        """With the same shrinkage and factor."""
-        return type(self)(self.settings)
+        """With the same factor."""
+        return type(self)(self.factor)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Coefficients and intercept."""
@@ -76,23 +54,33 @@ class Gaussian:
         return found
 
 
-class _Moments:
-    """What the closed form needs of the samples."""
+def discriminant(x: NDArray[np.float32], targets: Floats, shrinkage: float | None = None) -> tuple[Floats, Floats]:
+    """Coefficients (d, c) and intercept (c,) of the logits."""
+    count, width = x.shape
+    if shrinkage is None:
+        shrinkage = 2 * width / (2 * width + count)
+    sizes = targets.sum(0) + 1e-6  # (c,)
+    means = np.asarray(x.T @ targets.astype(np.float32), np.float64).T / sizes[:, None]  # (c, d)
+    covariance = (np.asarray(x.T @ x, np.float64) - (means.T * sizes) @ means) / count
+    level = max(float(np.trace(covariance)) / width, 1e-9)
+    shrunk = (1 - shrinkage) * covariance + shrinkage * level * np.eye(width)
+    coefficients = np.linalg.solve(shrunk, means.T)
+    return coefficients, np.log(sizes / sizes.sum()) - 0.5 * (means.T * coefficients).sum(0)
 
-    def __init__(self, x: NDArray[np.float32], targets: Floats) -> None:
-        self.sizes = targets.sum(0) + 1e-6  # (c,)
-        self.means = np.asarray(x.T @ targets.astype(np.float32), np.float64).T / self.sizes[:, None]  # (c, d)
-        squares = np.asarray(x.T @ x, np.float64)
-        self.covariance = (squares - (self.means.T * self.sizes) @ self.means) / len(x)
 
-    def solve(self, shrinkage: float) -> tuple[Floats, Floats]:
-        """Coefficients (d, c) and intercept (c,) of the logits."""
-        width = len(self.covariance)
-        level = max(float(np.trace(self.covariance)) / width, 1e-9)
-        shrunk = (1 - shrinkage) * self.covariance + shrinkage * level * np.eye(width)
-        coefficients = np.linalg.solve(shrunk, self.means.T)
-        priors = np.log(self.sizes / self.sizes.sum())
-        return coefficients, priors - 0.5 * (self.means.T * coefficients).sum(0)
+def _factor(x: NDArray[np.float32], targets: Floats, seed: int) -> float:
+    """Of the logits, by a quarter of the samples."""
+    order = np.random.default_rng(seed).permutation(len(targets))
+    held, kept = order[::4], np.delete(order, np.s_[::4])
+    if not len(kept):
+        return 1.0
+    coefficients, intercept = discriminant(x[kept], targets[kept])
+    logits = x[held] @ coefficients + intercept
+
+    def loss(log_factor: float) -> float:
+        return -float((targets[held] * np.log(_softmax(np.exp(log_factor) * logits) + 1e-6)).sum())
+
+    return float(np.exp(minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 0.02}).x))
 
 
 def _softmax(logits: Floats) -> Floats:
