@@ -145,7 +145,8 @@ def gather(
     said = {name: once_more.get(name, p) for name, p in said.items() if name in once_more or name == NETWORK}
     pool = Pool.fit(list(said.values()), corrected)
     pooled = pool(list(said.values()))
-    return Evidence(said, pooled, noise_model.judge(pooled, given, trusted, seed), corrected, pool)
+    margins = list(said) != ["gaussian"]  # in embeddings, margins were worse than the model of the noise alone
+    return Evidence(said, pooled, noise_model.judge(pooled, given, trusted, seed, margins), corrected, pool)
 
 
 def refit(evidence: Evidence, views: Views, seed: int) -> Ensemble:

@@ -142,8 +142,10 @@ class Judgement:
     noise_interval: tuple[float, float]
 
 
-def judge(probabilities: Floats, given: Labels, trusted: Mask | None = None, seed: int = 0) -> Judgement:
-    """Judge labels by probabilities (n, c) from classifiers that never saw them."""
+def judge(
+    probabilities: Floats, given: Labels, trusted: Mask | None = None, seed: int = 0, margins: bool = True
+) -> Judgement:
+    """Judge labels by probabilities (n, c) from classifiers that never saw them; by their margins as well, or not."""
     weights = shape_weights(probabilities, given, trusted, seed)
     models = [NoiseModel(shape).fit(probabilities, given, trusted) for shape in SHAPES]
     found = [model.posterior(probabilities, given, trusted)[0] for model in models]
@@ -153,8 +155,9 @@ def judge(probabilities: Floats, given: Labels, trusted: Mask | None = None, see
     transitions = np.einsum("s,sij->ij", weights, np.stack([model.transitions for model in models]))
     free = np.ones(len(given), bool) if trusted is None or trusted.all() else ~trusted
     quality = np.ones(len(given))
-    quality[free] = _quality(probabilities[free], given[free], beliefs[free])
-    rate, interval = _rate(probabilities[free], given[free], beliefs[free][np.arange(free.sum()), given[free]])
+    right = beliefs[np.arange(len(given)), given][free]
+    quality[free] = _quality(probabilities[free], given[free], beliefs[free]) if margins else right
+    rate, interval = _rate(probabilities[free], given[free], right)
     shapes = dict(zip(SHAPES, weights.tolist(), strict=True))
     return Judgement(quality, beliefs, transitions, shapes, rate, interval)
 
