@@ -95,6 +95,11 @@ def test_text_in_a_table_names_its_column(blobs: tuple[np.ndarray, np.ndarray], 
         VRIClassifier().fit(convert(frame), y)
 
 
+def test_texts_want_a_pipeline() -> None:
+    with pytest.raises(ValueError, match=r"^X is a list of texts; .*make_pipeline, or pass .* as estimator="):
+        VRIClassifier().fit(["a b", "c d", "a", "d"], [0, 1, 0, 1])
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_device_that_is_not_there(blobs: tuple[np.ndarray, np.ndarray]) -> None:
     with pytest.raises(ValueError, match=r"device='cuda' \(expected 'auto', 'cpu', or a device of this machine; torch"):

@@ -108,6 +108,11 @@ def about_text(X: Any, error: ValueError) -> ValueError:
     """The error of scikit-learn, with the column of X that is not numbers."""
     if "could not convert" not in str(error):
         return error
+    if np.ndim(X) == 1:
+        return ValueError(
+            "X is a list of texts; expected a table of numbers: put a TfidfVectorizer before the classifier with "
+            "sklearn.pipeline.make_pipeline, or pass a pipeline for texts as estimator="
+        )
     names = list(getattr(X, "columns", range(np.shape(X)[1])))
     for place, name in enumerate(names):
         column = np.asarray(X[name] if hasattr(X, "columns") else np.asarray(X, object)[:, place], object)
