@@ -27,7 +27,7 @@ from vri.files import atomic_write
 from vri.training.progress import portion, report
 
 ENOUGH_TRUSTED = 30  # trusted samples to measure accuracy on; with fewer, all given labels say more
-_STEP = 4e-4  # seconds that the small network takes for an image of 32 × 32 in an epoch, on one core
+_STEP = 8e-4  # seconds that the small network takes for an image of 32 × 32 in an epoch, on one core
 _PARTLY = "against their given labels, which are partly wrong"
 _APART = 0.1  # that an estimate of wrong labels and the accuracy on given labels may be apart
 _COMPARISON = "comparison.json"
