@@ -29,6 +29,7 @@ from vri.estimator.labels import MISSING, Indices, Mask, as_mask, encode
 from vri.estimator.network import Module, NetworkTraining
 from vri.estimator.odd_labels import copies_of_label, odd_classes
 from vri.estimator.own_estimator import OwnEstimator
+from vri.estimator.remarks import contradictions
 from vri.training.progress import is_watched, portion, report
 
 Floats = NDArray[np.float64]
@@ -64,9 +65,9 @@ class VRIClassifier(ClassifierMixin, BaseEstimator, NetworkTraining):  # type: i
         evidence: who judges the labels and predicts. "auto" is the network alone for large data, with `module`, or
             where you set `method`, `method_options`, `epochs`, `batch_size` or `lr`; else classifiers that suit the
             kind of the data. "network" is the network alone. Or a list of names: "network", "linear" (logistic
-            regression), "gaussian" (linear discriminant analysis, for embeddings), "bayes" (naive Bayes, for texts),
-            "neighbours", "forest", "boosting". These are pooled by how well they predict labels that they have not
-            seen. A module of yours is always alone.
+            regression), "gaussian" (linear discriminant analysis, for embeddings), "kernel" (regression on Gaussian
+            functions), "bayes" (naive Bayes, for texts), "neighbours", "forest", "boosting". These are pooled by how
+            well they predict labels that they have not seen. A module of yours is always alone.
         cross_fit: k, to judge every label by classifiers that were not trained on it, each trained without a k-th of
             the samples. 0 judges by the one network, which has seen the labels. None is 5 where there are several
             classifiers; for the network alone 3 up to 1,000 samples and 0 above, or 0 with evidence="network".
@@ -96,7 +97,8 @@ class VRIClassifier(ClassifierMixin, BaseEstimator, NetworkTraining):  # type: i
             probabilities (n, c); -1 for the fold of a sample without label.
         odd_labels_: classes that may be misspelled or have one sample, see `vri.estimator.odd_labels.OddLabel`.
         history_: rows of numbers, one an epoch.
-        remarks_: what was odd, such as a class of which no sample could be chosen.
+        remarks_: what was odd, such as a class of which no sample could be chosen, or an estimate that contradicts how
+            well labels are predicted out of sample (also a warning, but for a network alone).
     """
 
     fold_: Indices
@@ -316,6 +318,9 @@ class VRIClassifier(ClassifierMixin, BaseEstimator, NetworkTraining):  # type: i
         self.transition_matrix_ = verdict.transitions.numpy()
         self.noise_rate_, self.noise_rate_interval_ = verdict.noise_rate, verdict.noise_interval
         self.outlier_score_ = quality.outlier_score(fitted.beliefs).numpy()
+        held_out = [float(row["validation_accuracy"] or 0) for row in fitted.history if "validation_accuracy" in row]
+        best = max(held_out) if held_out and mask is None else None
+        self.remarks_ += contradictions(self.noise_rate_, best, given, aloud=False)
         self._conclude(right.numpy(), beliefs.numpy(), given, judged.numpy())
 
     def _judge_unseen(
@@ -361,6 +366,9 @@ class VRIClassifier(ClassifierMixin, BaseEstimator, NetworkTraining):  # type: i
         self.transition_matrix_ = judgement.transitions
         self.noise_rate_, self.noise_rate_interval_ = judgement.noise_rate, judgement.noise_interval
         self.outlier_score_ = quality.outlier_score(torch.from_numpy(evidence.pooled)).numpy()
+        agreement = float((evidence.pooled.argmax(1) == given)[free].mean()) if free.any() else None
+        aloud = list(evidence.said) != [ensemble.NETWORK]
+        self.remarks_ += contradictions(self.noise_rate_, agreement, given[free], aloud)
         self._conclude(np.where(free, judgement.quality, 1.0), judgement.beliefs, given, free if free.any() else ~free)
 
     def _conclude(self, right: Floats, beliefs: Floats, given: Indices, judged: Mask) -> None:

@@ -2,7 +2,7 @@
 
 1. Every member learns from the given labels, fold by fold, and says what it thinks of the samples it has not seen.
 2. The members are pooled by the likelihood of the given labels, and a model of the noise says which are wrong.
-3. Every member learns again, from what is now believed of the labels; pooled and judged again.
+3. Every member learns again, from what is now believed of the labels; pooled with the first look, and judged again.
 4. The members learn once more from all samples. Together they predict.
 """
 
@@ -16,6 +16,7 @@ from scipy import sparse
 
 from vri.estimator import noise_model
 from vri.estimator.evidence import Fit, Floats, Fold, Labels, Pool, cross_fit
+from vri.estimator.kernel import shared
 from vri.estimator.labels import Mask
 from vri.estimator.members import MEMBERS, Member
 from vri.estimator.noise_model import Judgement, NoiseModel
@@ -23,8 +24,14 @@ from vri.training.progress import portion
 
 NETWORK = "network"
 NAMES = (NETWORK, *MEMBERS)
-# above so many samples, or cells of a dense table, a network learns more than the others, and sooner
+# above so many samples, or cells of a dense table, trees and logistic regression take too long
 _LARGE, _CELLS = 20_000, 2_500_000
+# up to so many samples of at least so many columns, as encoders give them, those in closed form take their place;
+# of a larger or narrower table, a network learns more
+_LARGEST, _WIDE = 100_000, 100
+_FEW = 1000  # samples below which boosting fits their noise
+_SHARED = 2000  # samples above which sums are shared between folds
+_OF_THE_FIRST = 0.5  # share of the first look where noise looks uniform
 _BOOSTED = 400  # columns × trees of a round above which boosting takes longer than all others together
 
 
@@ -52,16 +59,13 @@ class Views:
 def choose(samples: int, columns: int, classes: int, inputs: Any) -> tuple[str, ...]:
     """The members for data of this size and kind; docs/label_issues.md has the rule in words."""
     if samples > _LARGE or (samples * columns > _CELLS and not sparse.issparse(inputs)):
-        return (NETWORK,)
+        if samples > _LARGEST or columns < _WIDE or sparse.issparse(inputs):
+            return (NETWORK,)
+        return ("gaussian", "kernel", *(("neighbours",) if samples <= _LARGE else ()))
     if sparse.issparse(inputs):
-        names = ["linear", "neighbours", "forest"]
-        if inputs.min() >= 0:
-            names.insert(1, "bayes")
-    else:
-        names = ["linear", "neighbours", "forest"]
-        if columns * (1 if classes == 2 else classes) <= _BOOSTED:
-            names.append("boosting")
-    return tuple(names)
+        return ("linear", *(("bayes",) if inputs.min() >= 0 else ()), "kernel", "neighbours", "forest")
+    boosted = samples >= _FEW and columns * (1 if classes == 2 else classes) <= _BOOSTED
+    return ("linear", "kernel", "neighbours", "forest", *(("boosting",) if boosted else ()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +131,8 @@ def gather(
 ) -> Evidence:
     """Evidence of members of these names about the given labels."""
     targets = np.eye(classes)[given]
-    fits = {name: network if name == NETWORK else _fit_of(name, views, seed) for name in names}
+    sums = {"kernel": shared(views.scaled, folds, seed)} if len(given) > _SHARED else {}
+    fits = {name: network if name == NETWORK else sums.get(name) or _fit_of(name, views, seed) for name in names}
     alone = list(names) == [NETWORK]
     with portion(0, 1 if alone else 0.5):
         said = cross_fit({name: fit for name, fit in fits.items() if fit is not None}, targets, folds, _as_labels)
@@ -141,11 +146,13 @@ def gather(
     again = [name for name in said if name != NETWORK]
     corrected = judgement.beliefs
     with portion(0.5, 1):
-        once_more = cross_fit({name: _fit_of(name, views, seed) for name in again}, corrected, folds)
+        once_more = cross_fit({name: sums.get(name) or _fit_of(name, views, seed) for name in again}, corrected, folds)
     said = {name: once_more.get(name, p) for name, p in said.items() if name in once_more or name == NETWORK}
     pool = Pool.fit(list(said.values()), corrected)
-    pooled = pool(list(said.values()))
+    pooled_again = pool(list(said.values()))
     margins = list(said) != ["gaussian"]  # in embeddings, margins were worse than the model of the noise alone
+    share = _OF_THE_FIRST * judgement.shapes["uniform"] if margins else 0.0
+    pooled = _both(pooled, pooled_again, share)
     return Evidence(said, pooled, noise_model.judge(pooled, given, trusted, seed, margins), corrected, pool)
 
 
@@ -155,6 +162,13 @@ def refit(evidence: Evidence, views: Views, seed: int) -> Ensemble:
     weights = np.array([w for name, w in zip(evidence.said, evidence.pool.weights, strict=True) if name in names])
     members = {name: _learn(name, views.of(name), evidence.targets, seed) for name in names if name != NETWORK}
     return Ensemble(members, Pool(weights, evidence.pool.bias, evidence.pool.sizes), names)
+
+
+def _both(first: Floats, second: Floats, share: float) -> Floats:
+    """Geometric mean of two looks. Where labels are flipped from class to class, the first look has learned it."""
+    product = first**share * second ** (1 - share)
+    found: Floats = product / product.sum(1, keepdims=True)
+    return found
 
 
 def _as_labels(name: str, said: Floats, targets: Floats) -> Floats:

@@ -17,7 +17,7 @@ Fit = Callable[[Labels, Labels, Floats, int], Floats]  # (rows, held, targets of
 AsLabels = Callable[[str, Floats, Floats], Floats]
 
 _FLOOR = 0.01  # of every class's share, in every member's probabilities: none is ever certain
-_RIDGE = 2.0  # samples' worth of belief that all members are as good
+_RIDGE = 10.0  # samples' worth of belief that all members are as good
 _BIAS_RIDGE = 5.0
 _FEW = 0.03  # share of the weights below which a member is left out after the first fold
 _RACE = 60  # held-out samples from which on that can be told

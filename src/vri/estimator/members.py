@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from vri.estimator.gaussian import Gaussian
+from vri.estimator.kernel import Kernel
 from vri.estimator.trees import Trees, of_boosting, of_forest
 
 Floats = NDArray[np.float64]
 Arrays = Mapping[str, NDArray[Any]]
 
 _LEAST = 0.02  # of a sample's targets below which a class is left out: rows would double for nothing
-_STRENGTHS = (0.01, 0.1, 1.0)  # inverse regularisation of logistic regression; chosen on held-out samples
+_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse regularisation of logistic regression; chosen on held-out samples
 _TRIED = 4000  # samples at most to choose it on
 _TREES, _LEAF = 100, 3
 _NEIGHBOURS = 15
@@ -72,7 +73,7 @@ class Linear:
         x, targets = x[some], targets[some]
         held = np.arange(len(some)) % 4 == 0
         if not held.any() or len(np.unique(targets[~held].argmax(1))) < 2:
-            return _STRENGTHS[1]
+            return _STRENGTHS[2]
         wide = 10.0 if sparse.issparse(x) else 1.0  # rows of texts have length 1, not √d
         found = []
         for strength in _STRENGTHS:
@@ -262,9 +263,10 @@ class Boosting(_OfTrees):
         return self
 
 
-MEMBERS: dict[str, type[Linear | Gaussian | Bayes | Neighbours | Forest | Boosting]] = {
+MEMBERS: dict[str, type[Linear | Gaussian | Kernel | Bayes | Neighbours | Forest | Boosting]] = {
     "linear": Linear,
     "gaussian": Gaussian,
+    "kernel": Kernel,
     "bayes": Bayes,
     "neighbours": Neighbours,
     "forest": Forest,

@@ -25,8 +25,11 @@ _RIDGE = 5.0  # labels' worth of belief that no class is over- or underrated
 # the belief that classes are further apart than labels: the power of the probabilities stays near this one.
 _POWER, _POWER_RIDGE, _SHARPEST = 2.0, 0.1, 6.0  # the belief grows with the number of labels
 _START = 0.3  # share of wrong labels that the search begins with
-_PARSIMONY = 3.0  # nats that a shape must be better by than the next simpler one
+# nats that a shape must be better by than the next simpler one, at least and for each label: a full T also gains a
+# little by explaining the classifiers' own confusions, and with many labels a little is much
+_PARSIMONY, _PER_LABEL = 3.0, 0.0025
 _FOLDS = 3
+_ENOUGH_LABELS, _OF_EACH = 10_000, 50  # labels that T is learned from at most, and as many of each class
 _OF_DISAGREEMENT, _LEAST_SHARE = 0.4, 0.4  # see `_rate`
 _TINY = 1e-6
 
@@ -145,9 +148,16 @@ class Judgement:
 def judge(
     probabilities: Floats, given: Labels, trusted: Mask | None = None, seed: int = 0, margins: bool = True
 ) -> Judgement:
-    """Judge labels by probabilities (n, c) from classifiers that never saw them; by their margins as well, or not."""
-    weights = shape_weights(probabilities, given, trusted, seed)
-    models = [NoiseModel(shape).fit(probabilities, given, trusted) for shape in SHAPES]
+    """Judge labels by probabilities (n, c) from classifiers that never saw them.
+
+    Without `margins`, labels are ordered by the model of the noise alone, and a small gain is enough for a full T: so
+    linear discriminant analysis of embeddings does best.
+    """
+    most = max(_ENOUGH_LABELS, _OF_EACH * probabilities.shape[1])
+    some = np.random.default_rng(seed).permutation(len(given))[:most] if len(given) > most else np.arange(len(given))
+    learned = probabilities[some], given[some], None if trusted is None else trusted[some]
+    weights = shape_weights(*learned, seed, _PER_LABEL if margins else 0.0)
+    models = [NoiseModel(shape).fit(*learned) for shape in SHAPES]
     found = [model.posterior(probabilities, given, trusted)[0] for model in models]
     beliefs: Floats = np.einsum("s,snc->nc", weights, np.stack(found))
     if trusted is not None:
@@ -156,16 +166,19 @@ def judge(
     free = np.ones(len(given), bool) if trusted is None or trusted.all() else ~trusted
     quality = np.ones(len(given))
     right = beliefs[np.arange(len(given)), given][free]
-    quality[free] = _quality(probabilities[free], given[free], beliefs[free]) if margins else right
+    uniform = float(weights[0])
+    quality[free] = _quality(probabilities[free], given[free], beliefs[free], uniform) if margins else right
     rate, interval = _rate(probabilities[free], given[free], right)
     shapes = dict(zip(SHAPES, weights.tolist(), strict=True))
     return Judgement(quality, beliefs, transitions, shapes, rate, interval)
 
 
-def shape_weights(probabilities: Floats, given: Labels, trusted: Mask | None, seed: int) -> Floats:
+def shape_weights(
+    probabilities: Floats, given: Labels, trusted: Mask | None, seed: int, per_label: float = _PER_LABEL
+) -> Floats:
     """(3,) how far each shape is believed, by the likelihood of labels that it was not fitted on."""
     fold = np.random.default_rng(seed).permutation(len(given)) % _FOLDS
-    gains = -_PARSIMONY * np.arange(len(SHAPES), dtype=np.float64)
+    gains = -max(_PARSIMONY, per_label * len(given)) * np.arange(len(SHAPES), dtype=np.float64)
     for k in range(_FOLDS if len(given) >= 10 * _FOLDS else 0):
         fitted, held = fold != k, fold == k
         for place, shape in enumerate(SHAPES):
@@ -179,20 +192,23 @@ def shape_weights(probabilities: Floats, given: Labels, trusted: Mask | None, se
     return weights
 
 
-def _quality(probabilities: Floats, given: Labels, beliefs: Floats) -> Floats:
+def _quality(probabilities: Floats, given: Labels, beliefs: Floats, uniform: float = 0.0) -> Floats:
     """(n,) how probable it is that each label is right.
 
     The probabilities are those of the model of the noise. Which label gets which of them also depends on the margin by
     which the label's class is ahead of the best other one: it finds confusions of two classes that the model was too
-    cautious to believe in.
+    cautious to believe in. As far as noise is believed to be uniform, nothing but the label's own probability tells
+    (Bayes' rule for a T with one rate for all): the model's power would only blur it where classes overlap.
     """
     rows = np.arange(len(given))
     right = beliefs[rows, given]
     others = probabilities.copy()
     others[rows, given] = 0
-    margin = probabilities[rows, given] - others.max(1)
+    own = probabilities[rows, given]
+    lead = (1 + own - others.max(1)) / 2
     found = np.empty(len(given))
-    found[np.argsort(right + (1 + margin) / 2, kind="stable")] = np.sort(right)
+    order = uniform * own + (1 - uniform) * (right + lead) / 2
+    found[np.argsort(order, kind="stable")] = np.sort(right)
     return found
 
 
