@@ -11,6 +11,7 @@ Labels = NDArray[np.int64]
 
 _UNEXPLAINED = 0.1  # of the labels: what agreement and estimate may differ by before it is worth a word
 _SURE = 2.0  # standard errors
+_MANY = 200  # labels from which on a warning is due; of fewer, little can be told
 _COMMON = 0.7  # share of a label beyond which its rarer rivals are judged by being rare
 
 
@@ -21,7 +22,7 @@ def contradictions(noise_rate: float, agreement: float | None, given: Labels, al
         noise_rate: the estimated share of wrong labels.
         agreement: share of the given labels that classifiers predicted without having seen them; None if not known.
         given: the labels that were judged.
-        aloud: also as warnings.
+        aloud: also as warnings, unless labels are few.
     """
     if agreement is None or not len(given):
         return []
@@ -45,7 +46,7 @@ def contradictions(noise_rate: float, agreement: float | None, given: Labels, al
             f"{noise_rate:.0%} of the labels are estimated to be wrong, but labels not seen in training were predicted "
             f"in {agreement:.0%} of all cases: the estimate is too high, or the same mistakes are made over and over"
         )
-    if aloud:
+    if aloud and len(given) >= _MANY:
         for text in found:
             warnings.warn(text, OddDataWarning, stacklevel=4)
     return found
