@@ -62,6 +62,7 @@ def test_fits_every_width(browser: Any, tmp_path: Path, kind: str) -> None:
             until(page, "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             to_list(page)
+            until(page, "document.querySelector('.card') !== null")  # built a frame later
             boxes = page.eval_on_selector_all(
                 ".card", "all => all.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.right])"
             )
