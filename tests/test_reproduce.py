@@ -196,7 +196,7 @@ def test_other_seeds_run_with_what_the_first_has_chosen_on_validation_samples(tm
 
 def test_the_overview_has_every_table_and_says_where_vri_stands(tmp_path: Path) -> None:
     experiment = choosing()
-    experiment = replace(experiment, grids={"medium": with_rows(experiment.grids["medium"], "SCE", "sce")})
+    experiment = replace(experiment, grids={"medium": with_rows(experiment.grids["medium"], "SCE", method="sce")})
     scores = {"vri": 0.7, "gce": 0.6, "sce": 0.8}
     found = {run.key: validated(run, scores[run.settings.method], 0.5) for run in experiment.runs("medium", 1)}
     write(tmp_path, found)
@@ -213,8 +213,8 @@ def test_the_overview_has_every_table_and_says_where_vri_stands(tmp_path: Path) 
     assert "| tab:x | VRI wins. | Does not hold." in text
 
 
-def with_rows(grid: Grid, label: str, method: str) -> Grid:
-    return replace(grid, rows=[*grid.rows, TableRow(label, {"method": method})])
+def with_rows(grid: Grid, *labels: str, method: str) -> Grid:
+    return replace(grid, rows=[*grid.rows, *(TableRow(label, {"method": method}) for label in labels)])
 
 
 def test_some_rows_and_columns_can_be_run_alone() -> None:
@@ -233,6 +233,8 @@ def test_a_verdict_passes_over_cells_without_runs(tmp_path: Path) -> None:
     write(tmp_path, found)
     text = experiment.verdict(Results.read(experiment, "medium", 1, tmp_path))
     assert text.startswith("Holds. VRI is ahead of all others in 1 of 1 columns.")
+    more = replace(experiment, grids={"medium": with_rows(experiment.grids["medium"], *"abc", method="sce")})
+    assert more.verdict(Results.read(more, "medium", 1, tmp_path)).startswith("Can't be said yet: less than half of")
 
 
 # published numbers

@@ -268,6 +268,11 @@ class Results:
         values = [self.mean(row, column) for column in chosen if self.scores(row, column)]
         return statistics.mean(values) if values else float("nan")
 
+    def telling(self, column: str) -> bool:
+        """Whether at least half of a column's rows have results, so that it can be judged."""
+        wanted = self._column(column).rows or self.rows
+        return 2 * sum(bool(self.scores(row, column)) for row in wanted) >= len(wanted)
+
     def mean_everywhere(self, row: str) -> bool:
         """Whether a row has results in every column."""
         return all(self.scores(row, column) for column in self.columns)

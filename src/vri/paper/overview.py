@@ -65,6 +65,8 @@ def _standing(columns: Sequence[tuple[Results, str]]) -> str:
     first = near = judged = 0
     gaps = []
     for results, column in columns:
+        if not results.telling(column):
+            continue
         there = {row: results.scores(row, column) for row in results.rows if results.scores(row, column)}
         ours = [row for row in there if row == "VRI" or row.startswith("VRI with")]
         others = [row for row in there if not row.startswith("VRI")]

@@ -20,10 +20,10 @@ COLLAPSED = 0.1  # share of its first variance below which a posterior counts as
 
 
 def vri_is_ahead(results: Results) -> str:
-    """Is VRI ahead of all other rows, in its best form? Cells without runs are passed over."""
+    """Is VRI ahead of all other rows, in its best form? Columns in which less than half has run are passed over."""
     won, level, lost = [], [], []
     ours = [row for row in results.rows if row.startswith("VRI")]
-    for column in results.columns:
+    for column in filter(results.telling, results.columns):
         there = {row: results.mean(row, column) for row in results.rows if results.scores(row, column)}
         mine, rival = (
             max((row for row in there if (row in ours) == own), key=lambda row: there[row], default=None)
@@ -44,6 +44,8 @@ def vri_is_ahead(results: Results) -> str:
         for own in (True, False)
     )
     judged = len(won) + len(level) + len(lost)
+    if not judged:
+        return "Can't be said yet: less than half of each column has run."
     name = "VRI" if len(ours) == 1 else "VRI's best form"
     text = [_judgement(len(won), judged), f"{name} is ahead of all others in {len(won)} of {judged} columns."]
     if best is not None and next_best is not None:
