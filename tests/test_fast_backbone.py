@@ -17,6 +17,7 @@ from vri.data.images import ImageData
 from vri.methods import METHODS, VRI
 from vri.methods.co_teaching import CoTeaching
 from vri.paper import prepare as preparation
+from vri.paper import training_run
 from vri.paper.settings import Settings, resolve
 from vri.paper.training_run import train_run
 from vri.training import precision
@@ -245,11 +246,21 @@ def test_the_recipe_gives_defaults_and_no_more() -> None:
         "orthogonal",
         0.6,
         "linear",
-        "bf16",
+        "auto",
     )
     assert (chosen.lr, chosen.epochs) == (0.1, 7)
     assert resolve(given={"backbone": "resnet32"}) == Settings(backbone="resnet32")
     assert "backbone" in _OPTIONS
+
+
+def test_a_resumed_run_keeps_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    for suits in (True, False):
+        monkeypatch.setattr(training_run, "suits_bfloat16", lambda device, suits=suits: suits)
+        assert training_run.in_bfloat16(Settings(precision="auto"), CPU, {}) is suits
+        assert training_run.in_bfloat16(Settings(precision="auto"), CPU, {"precision": "bf16"})
+        assert not training_run.in_bfloat16(Settings(precision="auto"), CPU, {"precision": "fp32"})
+        assert training_run.in_bfloat16(Settings(precision="bf16"), CPU, {})
+        assert not training_run.in_bfloat16(Settings(precision="fp32"), CPU, {})
 
 
 def test_training_from_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,6 +336,16 @@ def test_a_processor_that_works(flags: set[str], remark: str | None, processor: 
     assert (found is None) if remark is None else (remark in str(found))
     assert tried == ([""] if AMX in flags else [])
     assert precision.VARIABLE not in precision.os.environ
+
+
+def test_bfloat16_is_taken_where_it_is_faster(processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags in ({AMX, BF16}, {BF16}):
+        processor(flags, {""})
+        assert precision.suits_bfloat16(CPU)
+    monkeypatch.setenv(precision.VARIABLE, "AVX2")
+    assert not precision.suits_bfloat16(CPU)
+    processor(set(), {""})
+    assert not precision.suits_bfloat16(CPU)  # emulated: many times slower than float32
 
 
 def test_the_trial_tells_a_crash_from_success(monkeypatch: pytest.MonkeyPatch) -> None:

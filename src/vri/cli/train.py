@@ -21,7 +21,7 @@ _OPTIONS: dict[str, tuple[type, str]] = {
     "epochs": (int, "passes through the training set"),
     "limit": (int, "train on this many samples only"),
     "seed": (int, "of split, noise, initial weights and order"),
-    "precision": (str, "fp32 or bf16"),
+    "precision": (str, "fp32, bf16, or auto: bf16 where the device has instructions for it"),
     "device": (str, "auto, cpu or cuda"),
 }
 

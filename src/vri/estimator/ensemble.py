@@ -104,6 +104,7 @@ class Evidence:
         judgement: of the labels.
         targets: (n, c) what the members learn from in the end.
         pool: how they are pooled.
+        settings: of each member, as found on the way: a member that has not learned.
     """
 
     said: dict[str, Floats]
@@ -111,6 +112,7 @@ class Evidence:
     judgement: Judgement
     targets: Floats
     pool: Pool
+    settings: Mapping[str, Member]
 
     @property
     def weights(self) -> dict[str, float]:
@@ -131,36 +133,42 @@ def gather(
 ) -> Evidence:
     """Evidence of members of these names about the given labels."""
     targets = np.eye(classes)[given]
+    settings: dict[str, Member] = {name: MEMBERS[name]() for name in names if name != NETWORK}
     sums = {"kernel": shared(views.scaled, folds, seed)} if len(given) > _SHARED else {}
-    fits = {name: network if name == NETWORK else sums.get(name) or _fit_of(name, views, seed) for name in names}
+    fits = {name: network if name == NETWORK else sums.get(name) or _fit(name, views, seed, settings) for name in names}
     alone = list(names) == [NETWORK]
     with portion(0, 1 if alone else 0.5):
         said = cross_fit({name: fit for name, fit in fits.items() if fit is not None}, targets, folds, _as_labels)
     if list(said) == [NETWORK]:  # it has doubted the labels while it learned from them
         pool = Pool.fit(list(said.values()), targets)
         pooled = pool(list(said.values()))
-        return Evidence(said, pooled, noise_model.judge(pooled, given, trusted, seed), targets, pool)
+        return Evidence(said, pooled, noise_model.judge(pooled, given, trusted, seed), targets, pool, settings)
     explained = [_as_labels(name, p, targets) for name, p in said.items()]
     pooled = Pool.fit(explained, targets)(explained)
     judgement = noise_model.judge(pooled, given, trusted, seed)
-    again = [name for name in said if name != NETWORK]
     corrected = judgement.beliefs
+    again = {name: fit for name in said if name != NETWORK and (fit := fits[name]) is not None}
+    settings |= {name: MEMBERS[name]() for name in again}  # other targets, other settings
     with portion(0.5, 1):
-        once_more = cross_fit({name: sums.get(name) or _fit_of(name, views, seed) for name in again}, corrected, folds)
+        once_more = cross_fit(again, corrected, folds)
     said = {name: once_more.get(name, p) for name, p in said.items() if name in once_more or name == NETWORK}
     pool = Pool.fit(list(said.values()), corrected)
     pooled_again = pool(list(said.values()))
     margins = list(said) != ["gaussian"]  # in embeddings, margins were worse than the model of the noise alone
     share = _OF_THE_FIRST * judgement.shapes["uniform"] if margins else 0.0
     pooled = _both(pooled, pooled_again, share)
-    return Evidence(said, pooled, noise_model.judge(pooled, given, trusted, seed, margins), corrected, pool)
+    return Evidence(said, pooled, noise_model.judge(pooled, given, trusted, seed, margins), corrected, pool, settings)
 
 
 def refit(evidence: Evidence, views: Views, seed: int) -> Ensemble:
     """The members, learned from all samples."""
     names = [name for name, weight in evidence.weights.items() if weight > 0] or list(evidence.said)
     weights = np.array([w for name, w in zip(evidence.said, evidence.pool.weights, strict=True) if name in names])
-    members = {name: _learn(name, views.of(name), evidence.targets, seed) for name in names if name != NETWORK}
+    members = {
+        name: evidence.settings[name].again().fit(views.of(name), evidence.targets, seed)
+        for name in names
+        if name != NETWORK
+    }
     return Ensemble(members, Pool(weights, evidence.pool.bias, evidence.pool.sizes), names)
 
 
@@ -182,17 +190,12 @@ def _as_labels(name: str, said: Floats, targets: Floats) -> Floats:
     return NoiseModel("full").fit(said, targets.argmax(1)).labels(said)
 
 
-def _fit_of(name: str, views: Views, seed: int) -> Fit:
+def _fit(name: str, views: Views, seed: int, settings: dict[str, Member]) -> Fit:
+    """Cross-fitting of a member; the settings that it finds on the first fold are kept for the others."""
     x = views.of(name)
-    latest: Member = MEMBERS[name]()
 
     def fit(rows: Labels, held: Labels, targets: Floats, number: int) -> Floats:
-        nonlocal latest
-        latest = latest.again().fit(x[rows], targets[rows], seed + number)  # settings are found on the first fold
-        return latest.predict(x[held])
+        settings[name] = settings[name].again().fit(x[rows], targets[rows], seed + number)
+        return settings[name].predict(x[held])
 
     return fit
-
-
-def _learn(name: str, x: Any, targets: Floats, seed: int) -> Member:
-    return MEMBERS[name]().fit(x, targets, seed)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, lapack
 
 from vri.estimator.evidence import Fit, Floats, Fold, Labels
 
@@ -81,10 +81,7 @@ class Kernel:
         for width in _WIDTHS:
             near = _similar(x, x, width * usual).astype(np.float64)
             for ridge in _RIDGES:
-                system = near.copy()
-                system[np.diag_indices_from(system)] += ridge
-                inverse = cho_solve(cho_factor(system, overwrite_a=True), np.eye(len(x)))
-                left_out = rest - inverse @ rest / np.diag(inverse)[:, None]
+                left_out = rest - _solved_and_scaled(near, ridge, rest)
                 for slope in _SLOPES:
                     found = float((targets * np.log(self._probabilities(left_out, slope) + 1e-3)).sum())
                     if found > best:
@@ -159,6 +156,19 @@ def _usual(x: Inputs) -> float:
     squares = (x * x).sum(1)
     found = float(np.median(squares[:, None] - 2 * x @ x.T + squares))
     return found if found > 1e-5 * float(squares.mean()) else 1.0  # samples that are all the same
+
+
+def _solved_and_scaled(near: Floats, ridge: float, values: Floats) -> Floats:
+    """A⁻¹ values / diag(A⁻¹) for A = near + ridge·I: how far each value is from what the others predict for it."""
+    system = near.copy(order="F")
+    system[np.diag_indices_from(system)] += ridge
+    factor, failed = lapack.dpotrf(system, lower=1, overwrite_a=1)
+    if failed:
+        raise LinAlgError("the kernel matrix is not positive definite")
+    solved: Floats = lapack.dpotrs(factor, values, lower=1)[0]
+    # diag(A⁻¹) from the inverse of the factor alone: a third of the work of inverting A
+    half, _ = lapack.dtrtri(factor, lower=1, overwrite_c=1)
+    return solved / np.einsum("ij,ij->j", np.tril(half), np.tril(half))[:, None]
 
 
 def _similar(a: Inputs, b: Inputs, width: float) -> Inputs:

@@ -14,7 +14,7 @@ from vri.methods.meta import MetaMethod
 from vri.training.loop import SCHEDULES
 from vri.training.selection import KINDS
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "auto")  # auto: bf16 where the device has instructions for it
 OPTIMIZERS = ("sgd", "adam", "orthogonal")
 # select with a first network, train a second one on the rest: how the first one selects
 TWO_PHASES = {"two-phase": "balanced", "two-phase-smallest": "smallest"}
@@ -30,7 +30,7 @@ RECIPES: dict[str | None, dict[str, Any]] = {
         "weight_decay": 0.002,
         "schedule": "linear",
         "augment": "shift-flip",
-        "precision": "bf16",
+        "precision": "auto",
     }
 }
 # ... and for methods that learn from a look-ahead, which need more steps

@@ -6,7 +6,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +34,7 @@ from vri.training import distributed as parallel
 from vri.training.evaluation import predict_part
 from vri.training.loop import History, train
 from vri.training.optimizers import orthogonal
-from vri.training.precision import prepare_bfloat16
+from vri.training.precision import prepare_bfloat16, suits_bfloat16
 from vri.training.progress import Row
 from vri.training.selection import Selection, select
 
@@ -78,7 +78,8 @@ def train_run(
     device = parallel.local_device(_device(settings.device))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    if settings.precision == "bf16" and (remark := prepare_bfloat16(device)) is not None and parallel.first():
+    bf16 = in_bfloat16(settings, device, earlier)
+    if bf16 and (remark := prepare_bfloat16(device)) is not None and parallel.first():
         (on_remark or partial(print, file=sys.stderr))(remark)
     sets, selected = prepare(settings), None
     shared: dict[str, Any] = {
@@ -94,9 +95,9 @@ def train_run(
         "on_remark": on_remark,
     }
     if sets.clean is None and METHODS[settings.method].can_select and settings.selection in TWO_PHASES:
-        first, _ = build(replace(settings, method="cross-entropy", options={}), sets, device, sync_batchnorm)
+        first, _ = build(replace(settings, method="cross-entropy", options={}), sets, device, sync_batchnorm, bf16)
         sets, selected = select_with_first(settings, sets, first, out / "first", shared)
-    method, description = build(settings, sets, device, sync_batchnorm)
+    method, description = build(settings, sets, device, sync_batchnorm, bf16)
     start = time.perf_counter()
     record: Record = {
         "settings": settings.as_dict(),
@@ -109,6 +110,7 @@ def train_run(
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {device}",
         "processes": parallel.world(),
         "sync_batchnorm": sync_batchnorm,
+        "precision": "bf16" if bf16 else "fp32",
     }
     before = float(earlier.get("seconds") or 0.0)
     rows: History = []
@@ -198,8 +200,14 @@ def select_with_first(
     return left, chosen.scores | {"remark": chosen.remark}
 
 
+def in_bfloat16(settings: Settings, device: torch.device, earlier: Mapping[str, Any]) -> bool:
+    """Whether to train in bfloat16; a resumed run keeps what it began with, on another machine too."""
+    chosen = str(earlier.get("precision") or settings.precision)
+    return suits_bfloat16(device) if chosen == "auto" else chosen == "bf16"
+
+
 def build(
-    settings: Settings, sets: Prepared, device: torch.device, sync_batchnorm: bool = False
+    settings: Settings, sets: Prepared, device: torch.device, sync_batchnorm: bool = False, bf16: bool = False
 ) -> tuple[Method, Record]:
     """The method on its model, and what a record says about them."""
     name = settings.backbone or sets.backbone
@@ -233,7 +241,7 @@ def build(
             "such as clean=1000"
         )
     options: dict[str, Any] = dict(settings.options)
-    if settings.precision == "bf16":
+    if bf16:
         options["autocast"] = torch.bfloat16
     generator = torch.Generator().manual_seed(settings.seed)
     method = chosen(model, len(sets.class_names), optimizer, generator=generator, **options)
