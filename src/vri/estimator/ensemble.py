@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -112,7 +112,7 @@ class Evidence:
     judgement: Judgement
     targets: Floats
     pool: Pool
-    settings: Mapping[str, Member]
+    settings: Mapping[str, Member] = field(default_factory=dict)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -164,11 +164,11 @@ def refit(evidence: Evidence, views: Views, seed: int) -> Ensemble:
     """The members, learned from all samples."""
     names = [name for name, weight in evidence.weights.items() if weight > 0] or list(evidence.said)
     weights = np.array([w for name, w in zip(evidence.said, evidence.pool.weights, strict=True) if name in names])
-    members = {
-        name: evidence.settings[name].again().fit(views.of(name), evidence.targets, seed)
-        for name in names
-        if name != NETWORK
-    }
+    members = {}
+    for name in names:
+        if name != NETWORK:
+            learned = evidence.settings[name].again().fit(views.of(name), evidence.targets, seed)
+            members[name] = learned.from_arrays(learned.arrays())  # as it comes from a file: saving changes nothing
     return Ensemble(members, Pool(weights, evidence.pool.bias, evidence.pool.sizes), names)
 
 

@@ -168,7 +168,8 @@ def _solved_and_scaled(near: Floats, ridge: float, values: Floats) -> Floats:
     solved: Floats = lapack.dpotrs(factor, values, lower=1)[0]
     # diag(A⁻¹) from the inverse of the factor alone: a third of the work of inverting A
     half, _ = lapack.dtrtri(factor, lower=1, overwrite_c=1)
-    return solved / np.einsum("ij,ij->j", np.tril(half), np.tril(half))[:, None]
+    diagonal: Floats = np.square(np.tril(half)).sum(0)
+    return solved / diagonal[:, None]
 
 
 def _similar(a: Inputs, b: Inputs, width: float) -> Inputs:

@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 Arrays = Mapping[str, NDArray[Any]]
 
 _LEAST = 0.02  # of a sample's targets below which a class is left out: rows would double for nothing
+_LIKELIEST = 3  # classes of a sample that count at most
 _STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse regularisation of logistic regression; chosen on held-out samples
 _TRIED = 4000  # samples at most to choose it on
 _TREES, _LEAF = 100, 3
@@ -206,14 +207,35 @@ class Neighbours:
 
 
 class _OfTrees:
-    """What forest and boosting share: they end as trees."""
+    """What forest and boosting share: they end as trees.
+
+    Turning scikit-learn's model into trees takes longer than growing them if classes are many, so a model that is
+    asked only once, as in cross-fitting, is asked itself.
+    """
 
     raw = False
-    trees: Trees
+    _model: Any = None
+    _trees: Trees | None = None
+    _count = 0  # of classes; the model may have seen fewer
+
+    def _convert(self) -> Trees:
+        raise NotImplementedError
+
+    @property
+    def trees(self) -> Trees:
+        """What was learned."""
+        if self._trees is None:
+            self._trees = self._convert()
+        return self._trees
 
     def predict(self, x: Any) -> Floats:
         """What the trees say together."""
-        return self.trees.predict(np.asarray(x, np.float32))
+        x = np.asarray(x, np.float32)
+        if self._model is None:
+            return self.trees.predict(x)
+        found: Floats = np.zeros((len(x), self._count))
+        found[:, self._model.classes_] = self._model.predict_proba(x)
+        return found
 
     def again(self) -> Self:
         """A new one."""
@@ -227,7 +249,7 @@ class _OfTrees:
     def from_arrays(cls, arrays: Arrays) -> Self:
         """As saved."""
         found = cls()
-        found.trees = Trees.from_arrays(arrays)
+        found._trees = Trees.from_arrays(arrays)
         return found
 
 
@@ -239,10 +261,15 @@ class Forest(_OfTrees):
         from sklearn.ensemble import ExtraTreesClassifier
 
         rows, labels, weights = _rows(targets)
-        model = ExtraTreesClassifier(_TREES, min_samples_leaf=_LEAF, random_state=seed % 2**31)
-        model.fit(np.asarray(x, np.float32)[rows], labels, sample_weight=weights)
-        self.trees = of_forest(model, targets.shape[1])
+        # by weight: samples, not rows, which soft targets make more of. A hair less, for sums that are rounded
+        least = min(0.5, (_LEAF - 1e-6) / len(targets))
+        model = ExtraTreesClassifier(_TREES, min_weight_fraction_leaf=least, random_state=seed % 2**31)
+        self._model = model.fit(np.asarray(x, np.float32)[rows], labels, sample_weight=weights)
+        self._count = targets.shape[1]
         return self
+
+    def _convert(self) -> Trees:
+        return of_forest(self._model, self._count)
 
 
 class Boosting(_OfTrees):
@@ -258,9 +285,12 @@ class Boosting(_OfTrees):
             max_iter=_TREES, max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, random_state=seed % 2**31
         )
         labels = _copies(targets)  # not weights: to bin weighted samples, scikit-learn takes longer than for all else
-        model.fit(np.concatenate([x] * len(labels)), labels.ravel())
-        self.trees = of_boosting(model, targets.shape[1])
+        self._model = model.fit(np.concatenate([x] * len(labels)), labels.ravel())
+        self._count = targets.shape[1]
         return self
+
+    def _convert(self) -> Trees:
+        return of_boosting(self._model, self._count)
 
 
 MEMBERS: dict[str, type[Linear | Gaussian | Kernel | Bayes | Neighbours | Forest | Boosting]] = {
@@ -285,7 +315,10 @@ def _copies(targets: Floats) -> NDArray[np.int64]:
 
 def _rows(targets: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
     """Soft targets as rows with a label and a weight each, which all of scikit-learn understands."""
-    kept = np.where(targets < _LEAST, 0.0, targets)
+    least = np.full(len(targets), _LEAST)
+    if targets.shape[1] > _LIKELIEST:
+        least = np.maximum(least, -np.partition(-targets, _LIKELIEST - 1)[:, _LIKELIEST - 1])
+    kept = np.where(targets < least[:, None], 0.0, targets)
     kept /= kept.sum(1, keepdims=True)
     rows, labels = np.nonzero(kept)
     return rows, labels, kept[rows, labels]

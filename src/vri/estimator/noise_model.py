@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.optimize import minimize
 
 Floats = NDArray[np.float64]
@@ -29,6 +30,7 @@ _START = 0.3  # share of wrong labels that the search begins with
 # little by explaining the classifiers' own confusions, and with many labels a little is much
 _PARSIMONY, _PER_LABEL = 3.0, 0.0025
 _FOLDS = 3
+_CELLS = 300_000  # probabilities above which one of the folds has to do
 _ENOUGH_LABELS, _OF_EACH = 10_000, 50  # labels that T is learned from at most, and as many of each class
 _OF_DISAGREEMENT, _LEAST_SHARE = 0.4, 0.4  # see `_rate`
 _TINY = 1e-6
@@ -52,15 +54,15 @@ class NoiseModel:
 
     def fit(self, probabilities: Floats, given: Labels, trusted: Mask | None = None) -> Self:
         """Expectation-maximisation; trusted labels are right, and tell nothing of T."""
-        count, classes = probabilities.shape
-        logs = np.log(np.clip(probabilities, _TINY, 1))
-        free = np.ones(count, bool) if trusted is None else ~trusted
+        classes = probabilities.shape[1]
+        logs = _logs(probabilities)
+        free = slice(None) if trusted is None else ~trusted
         elsewhere = (1 - np.eye(classes)) / max(classes - 1, 1)
         self.power, self.bias = _POWER, np.zeros(classes)
         self.transitions = (1 - _START) * np.eye(classes) + _START * elsewhere
         before = -np.inf
         for turn in range(_ROUNDS):
-            beliefs, likelihood = self.posterior(probabilities, given, trusted)
+            beliefs, likelihood = self._posterior(logs, given, trusted)
             if turn > 5 and likelihood - before < _ENOUGH:
                 break
             before = likelihood
@@ -70,18 +72,27 @@ class NoiseModel:
 
     def posterior(self, probabilities: Floats, given: Labels, trusted: Mask | None = None) -> tuple[Floats, float]:
         """P(true class | inputs, given label), (n, c), and the mean log-likelihood of the labels."""
-        joint = self.true_classes(probabilities) * self.transitions[:, given].T
+        return self._posterior(_logs(probabilities), given, trusted)
+
+    def _posterior(self, logs: Floats, given: Labels, trusted: Mask | None) -> tuple[Floats, float]:
+        joint = self._softmax(logs)
+        joint *= self.transitions.T[given]
         if trusted is not None:
             joint[trusted] = joint[trusted] * np.eye(joint.shape[1])[given[trusted]] + 1e-300
         total = joint.sum(1, keepdims=True).clip(1e-300)
-        beliefs = joint / total
+        joint /= total
         if trusted is not None:
-            beliefs[trusted] = np.eye(joint.shape[1])[given[trusted]]
-        return beliefs, float(np.log(total).mean())
+            joint[trusted] = np.eye(joint.shape[1])[given[trusted]]
+        return joint, float(np.log(total).mean())
 
     def true_classes(self, probabilities: Floats) -> Floats:
         """P(true class | inputs), (n, c)."""
-        return np.exp(_log_softmax(self.power * np.log(np.clip(probabilities, _TINY, 1)) + self.bias))
+        return self._softmax(_logs(probabilities))
+
+    def _softmax(self, logs: Floats) -> Floats:
+        found, total = _exponentials(logs, self.power, self.bias)
+        found /= total[:, None]
+        return found
 
     def labels(self, probabilities: Floats) -> Floats:
         """P(given label | inputs), (n, c)."""
@@ -90,8 +101,8 @@ class NoiseModel:
 
     def _fit_transitions(self, beliefs: Floats, given: Labels, elsewhere: Floats) -> None:
         classes = len(elsewhere)
-        counts = np.zeros((classes, classes))
-        np.add.at(counts.T, given, beliefs)  # (true, given)
+        labels = sparse.csr_matrix((np.ones(len(given)), (given, np.arange(len(given)))), (classes, len(given)))
+        counts = (labels @ beliefs).T  # (true, given)
         kept, sizes = np.diag(counts), counts.sum(1)
         rate = float(np.clip(1 - (kept.sum() + 0.9) / (len(given) + 1), 1e-3, 0.8))
         simple = (1 - rate) * np.eye(classes) + rate * elsewhere
@@ -108,15 +119,19 @@ class NoiseModel:
         count = len(logs)
         usual = np.concatenate([[np.log(_POWER)], np.zeros(logs.shape[1])])
         ridge = np.concatenate([[max(_RIDGE, _POWER_RIDGE * count)], np.full(logs.shape[1], _RIDGE)])
+        believed, expected = float(np.vdot(beliefs, logs)), beliefs.sum(0)  # all that the beliefs tell
 
         def loss(values: Floats) -> tuple[float, Floats]:
             power, bias = np.exp(values[0]), values[1:]
-            found = _log_softmax(power * logs + bias)
-            error = np.exp(found) - beliefs
+            found, total = _exponentials(logs, power, bias)
             unusual = values - usual
-            penalty = (ridge * unusual) @ unusual
-            slope = np.concatenate([[(error * logs).sum() * power], error.sum(0)]) + 2 * ridge * unusual
-            return (penalty - float((beliefs * found).sum())) / count, slope / count
+            likelihood = power * believed + bias @ expected - np.log(total).sum()
+            weights = 1 / total
+            slope = np.concatenate(
+                [[np.einsum("nc,nc,n->", found, logs, weights) - believed], weights @ found - expected]
+            )
+            slope[0] *= power
+            return ((ridge * unusual) @ unusual - float(likelihood)) / count, (slope + 2 * ridge * unusual) / count
 
         start = np.concatenate([[np.log(self.power)], self.bias])
         bounds = [(-1.0, np.log(_SHARPEST)), *[(None, None)] * len(self.bias)]
@@ -179,14 +194,15 @@ def shape_weights(
     """(3,) how far each shape is believed, by the likelihood of labels that it was not fitted on."""
     fold = np.random.default_rng(seed).permutation(len(given)) % _FOLDS
     gains = -max(_PARSIMONY, per_label * len(given)) * np.arange(len(SHAPES), dtype=np.float64)
-    for k in range(_FOLDS if len(given) >= 10 * _FOLDS else 0):
+    tried = 1 if probabilities.size > _CELLS else _FOLDS
+    for k in range(tried if len(given) >= 10 * _FOLDS else 0):
         fitted, held = fold != k, fold == k
         for place, shape in enumerate(SHAPES):
             known = None if trusted is None else trusted[fitted]
             model = NoiseModel(shape).fit(probabilities[fitted], given[fitted], known)
             asked = held if trusted is None else held & ~trusted
             if asked.any():
-                gains[place] += model.posterior(probabilities[asked], given[asked])[1] * asked.sum()
+                gains[place] += model.posterior(probabilities[asked], given[asked])[1] * asked.sum() * _FOLDS / tried
     raised = np.exp(gains - gains.max())
     weights: Floats = raised / raised.sum()
     return weights
@@ -230,7 +246,17 @@ def _sampling(share: float, count: int) -> float:
     return float(1.96 * np.sqrt(max(share * (1 - share), 1 / count) / count))
 
 
-def _log_softmax(values: Floats) -> Floats:
-    shifted = values - values.max(1, keepdims=True)
-    found: Floats = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+def _logs(probabilities: Floats) -> Floats:
+    found: Floats = np.log(np.clip(probabilities, _TINY, 1))
     return found
+
+
+def _exponentials(logs: Floats, power: float, bias: Floats) -> tuple[Floats, Floats]:
+    """(n, c) exp(power · logs + bias), and (n,) their sums: a softmax before it is divided.
+
+    The logarithms end at that of `_TINY` and the bias is drawn to 0, so nothing overflows.
+    """
+    found = logs * power
+    found += bias
+    np.exp(found, out=found)
+    return found, found.sum(1)

@@ -31,7 +31,7 @@ for layout in (torch.channels_last, torch.contiguous_format):
 def suits_bfloat16(device: torch.device) -> bool:
     """Whether training in bfloat16 is faster than in float32: with instructions for it, not where it is emulated."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     allowed = os.environ.get(VARIABLE, "ALL").upper()  # oneDNN may be told not to use what the processor has
     known = _has("_is_amx_tile_supported") or _has("_is_avx512_bf16_supported")
     return device.type == "cpu" and known and any(word in allowed for word in ("ALL", "DEFAULT", "BF16", "FP16", "AMX"))
