@@ -27,7 +27,6 @@ class CoTeaching(TwoNetworks):
         noise_rate: τ.
         num_gradual: T_k, epochs over which the dropped share grows to τ (at c = 1).
         exponent: c.
-        options: as in `TwoNetworks`.
     """
 
     name = "co-teaching"
@@ -75,7 +74,6 @@ class CoTeachingPlus(CoTeaching):
 
     Args:
         warmup_epochs: epochs of plain co-teaching.
-        options: as in `CoTeaching`.
     """
 
     name = "co-teaching+"

@@ -37,7 +37,6 @@ class CoDis(TwoNetworks):
         noise_rate: τ.
         num_gradual: T_k, epochs over which the dropped share grows to τ.
         discrepancy_weight: λ; 0 is co-teaching.
-        options: as in `TwoNetworks`.
     """
 
     name = "codis"

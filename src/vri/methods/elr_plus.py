@@ -32,7 +32,7 @@ class ELRPlus(TwoNetworks):
     differently. γ changes from epoch to epoch, not at every step, and reaches γ₁ after a share of the training. The
     averages run in evaluation mode, with averaged statistics of BatchNorm. Prediction averages probabilities,
     the authors' code logits. A batch ends with the numbers of its samples; in a loop of your own call
-    `begin_training(size, None)` first, and `begin_epoch`.
+    `begin_training(size, None)` first, and `begin_epoch`. The authors' learning rate is 0.02.
 
     Args:
         weight: w; like the others that of the authors' configuration for CIFAR-10. For CIFAR-100 they have 7.
@@ -40,7 +40,6 @@ class ELRPlus(TwoNetworks):
         alpha: λ comes from Beta(α, α); 0 mixes nothing.
         decay: γ₁.
         ramp_share: E / epochs; the authors' 40,000 steps are half of 200 epochs.
-        options: as in `TwoNetworks`. The authors' learning rate is 0.02.
     """
 
     name = "elr+"

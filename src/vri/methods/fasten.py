@@ -35,7 +35,6 @@ class FasTEN(Configured):
     Args:
         noisy_weight: λ.
         bound: probability from which on a label is corrected; more than 1 corrects none.
-        options: as in `Method`.
     """
 
     needs_trusted = True

@@ -49,7 +49,6 @@ class GLC(CrossEntropy):
     Args:
         estimate_share: share of the epochs spent on the first phase; each phase has at least one epoch.
         restart: whether the second phase starts from scratch.
-        options: as in `CrossEntropy`.
     """
 
     needs_trusted = True

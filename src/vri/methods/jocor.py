@@ -43,7 +43,6 @@ class JoCoR(TwoNetworks):
         num_gradual: T_k, epochs over which the dropped share grows to τ.
         co_weight: λ, how strongly the networks are pulled together. The paper chooses it on clean validation data;
             try 0.5 first where the network is small or the training short.
-        options: as in `TwoNetworks`.
     """
 
     name = "jocor"

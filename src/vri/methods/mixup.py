@@ -48,7 +48,6 @@ class Mixup(CrossEntropy):
     Args:
         alpha: α; 1 is the paper's for CIFAR; against noisy labels the paper finds 8 to 32 better there. 0 is λ = 1,
             plain cross-entropy.
-        options: as in `CrossEntropy`.
     """
 
     name = "mixup"

@@ -41,7 +41,7 @@ class PES(CrossEntropy):
     epochs has one or none of them. Adam's rate is 0.25 / steps if it isn't given, so that weights get as far as at the
     authors' 1e-4 on CIFAR-10. A batch is divided as it comes. Samples are predicted without augmentation. A batch ends
     with the numbers of its samples; in a loop of your own call `begin_training` and `begin_epoch`, and set
-    `method.confident`.
+    `method.confident`. The authors' learning rate is 0.1, for `semi` 0.02.
 
     Args:
         warmup_share: share of the epochs spent on the first phase; the authors have 25 of 200 for CIFAR-10. For
@@ -54,7 +54,6 @@ class PES(CrossEntropy):
             over 16/300 of the epochs.
         temperature: of sharpening.
         alpha: of MixMatch's Beta distribution, in the first half of the training; 0.75 in the second. 0 mixes nothing.
-        options: as in `CrossEntropy`. The authors' learning rate is 0.1, for `semi` 0.02.
     """
 
     name = "pes"

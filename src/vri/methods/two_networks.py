@@ -24,15 +24,12 @@ class TwoNetworks(Configured):
 
     Args:
         model: the first network.
-        num_classes: c.
         optimizer: of the first network; the second's learning rates are copied from it at every step.
         second: the second network and its optimizer. If not given, the network is a copy of the first whose trained
             layers are initialised again by `reset_parameters`, and the optimizer is of the same kind with the same
             options. So give it if the first starts from pretrained weights.
-        generator: source of all randomness; seeded with 0 if not given.
         head: name of the last linear layer of both, if it can't be found.
         feature_dim: width of the features of both, for models that return (logits, features).
-        autocast: torch.bfloat16 for mixed precision.
     """
 
     networks = 2
@@ -45,20 +42,17 @@ class TwoNetworks(Configured):
         optimizer: torch.optim.Optimizer,
         *,
         second: Second | None = None,
-        head: str | None = None,
-        feature_dim: int | None = None,
-        autocast: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        known: dict[str, Any] = {"head": head, "feature_dim": feature_dim, "autocast": autocast}
-        super().__init__(model, num_classes, optimizer, **known, **options)
+        super().__init__(model, num_classes, optimizer, **options)
+        self.known = {name: options.get(name) for name in ("head", "feature_dim", "autocast")}  # of both networks
         first = self.classifier
         if second is None:
             second = draw_second(first, draw_seed(self.generator))
         else:
             _check_second(first, second)
         self.second_model, self.second_optimizer = second
-        self.classifiers = first, Classifier(self.second_model, num_classes, self.second_optimizer, **known)
+        self.classifiers = first, Classifier(self.second_model, num_classes, self.second_optimizer, **self.known)
         self.joint = Ensemble(self.model, self.second_model)
         self.saved += ["second_model", "second_optimizer"]
 
