@@ -1,7 +1,6 @@
 """Memory of a step, and how the peak is measured."""
 
 import gc
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -82,17 +81,9 @@ def peak(device: str) -> int:
     """The most bytes held since `start_peak`."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
-    try:
-        return _status("VmHWM")
-    except OSError:
-        import resource  # not on Windows
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return _status("VmHWM")
 
 
 def _status(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"the system does not tell {field}")
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))

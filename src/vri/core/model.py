@@ -311,3 +311,22 @@ def call(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, (tuple, list)):
         return model(*inputs)
     return model(**inputs) if not isinstance(inputs, Tensor) and isinstance(inputs, Mapping) else model(inputs)
+
+
+@contextmanager
+def modes_restored(model: nn.Module) -> Iterator[None]:
+    """Afterwards each layer is in training or evaluation mode as before; a frozen layer stays frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within this block; afterwards each layer is in its previous mode."""
+    with modes_restored(model):
+        model.eval()
+        yield

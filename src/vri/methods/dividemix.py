@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.core.model import Classifier
+from vri.core.model import Classifier, evaluating
 from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.mixmatch import labelled_losses, probably_clean, ramp_up, sharpen, unlabelled_losses
 from vri.methods.mixup import draw_mixture, mix
 from vri.methods.options import option
-from vri.methods.two_networks import TwoNetworks, evaluating
+from vri.methods.two_networks import TwoNetworks
 from vri.methods.views import concatenate, split_views, take_rows
 
 

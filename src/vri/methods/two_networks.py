@@ -3,8 +3,7 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -120,18 +119,6 @@ class Ensemble(nn.Module):
         batch = named or (inputs[0] if len(inputs) == 1 else inputs)
         log_p = torch.stack([logits_of(network, batch).log_softmax(1) for network in self.networks])
         return log_p.logsumexp(0) - math.log(len(self.networks))
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within this block; afterwards each layer is in its previous mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def disagreement(said: Sequence[Tensor]) -> Tensor:

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from vri.core import share
 from vri.core.checks import check_labels, check_meta_labels
+from vri.core.model import modes_restored
 from vri.core.randomness import derive_seed
 from vri.data.augment import mixup as mix
 from vri.data.batches import Batches, Data, Transform, length, read_labels
 from vri.methods.base import Method
 from vri.training import distributed
 from vri.training.early_stopping import KeepBest
-from vri.training.evaluation import evaluate, memorisation, modes_restored
+from vri.training.evaluation import evaluate, memorisation
 from vri.training.progress import Reporter, Row, check_tensorboard, say_nothing, tensorboard_writer
 from vri.training.selection import Selection
 from vri.training.state import History, RunState
@@ -224,7 +225,7 @@ def train(
         say = (on_remark or reporter.say) if distributed.first() else say_nothing
         stop = stack.enter_context(_interrupts_wait())
         noisy_batches = noisy.endless(run.at.step)
-        how: dict[str, Any] = {"num_workers": num_workers, "transform": test_transform, "divide": True}
+        how: dict[str, Any] = {"num_workers": num_workers, "transform": test_transform}
         how["autocast"] = method.classifier.autocast
         method.predictor.train()
         begun = -1  # the last epoch that the method was told about
@@ -264,7 +265,7 @@ def train(
                     if run.at.step == run.total or (epoch + 1) % evaluate_every == 0:
                         for name, data in evaluated.items():
                             if data is not None:
-                                result = evaluate(method.predictor, data, **how)
+                                result = evaluate(method.predictor, data, divide=True, **how)
                                 scores |= {f"{name}_{key}": value for key, value in result.items()}
                         if true_labels is not None:
                             scores |= memorisation(method.predictor, train_set, true_labels, **how)

@@ -81,19 +81,14 @@ class SizedSelection:
 
 @dataclass(frozen=True, eq=False)
 class Selected:
-    """The samples selected for an epoch, and how good they are.
+    """The samples selected for an epoch, and how good they are."""
 
-    Attributes:
-        index: their numbers, ascending.
-        scores: `selected`, how many; `selected_share` of the training set; `selection_balance`, the entropy of
-            their labels relative to that of equally frequent classes; `selected_classes`, how many classes occur;
-            `selection_purity`, the share of right labels, where they are known.
-        remark: what the user should know, such as a class with too few samples; or None.
-    """
-
-    index: Tensor
+    index: Tensor  # their numbers, ascending
+    # `selected`, how many; `selected_share` of the training set; `selection_balance`, the entropy of their labels
+    # relative to that of equally frequent classes; `selected_classes`, how many classes occur;
+    # `selection_purity`, the share of right labels, where they are known
     scores: dict[str, float]
-    remark: str | None
+    remark: str | None  # what the user should know, such as a class with too few samples; or None
 
 
 def select(

@@ -1,18 +1,17 @@
 """Where trusted batches come from: a trusted set, samples selected again in every epoch (Algorithm 2), or both."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from vri.core.randomness import derive_seed
 from vri.data.batches import Batches, Data, Transform, length, take
 from vri.methods.base import Method
-from vri.training import distributed
-from vri.training.evaluation import predict_part
+from vri.methods.views import concatenate
+from vri.training.evaluation import predict_all
 from vri.training.selection import Selected, Selection, select
 from vri.training.state import Position
 
@@ -98,7 +97,7 @@ class SelectedSamples:
         remark = None
         if at.selected_in != epoch:
             start = time.perf_counter()
-            chosen = self._select(self._method.predictor)
+            chosen = self._select()
             at.selected, at.selected_in, at.selected_draws = chosen.index, epoch, 0
             at.selection_scores = chosen.scores | {"selection_seconds": time.perf_counter() - start}
             remark = chosen.remark
@@ -127,13 +126,12 @@ class SelectedSamples:
         """How samples are selected."""
         return self.selection.settings()
 
-    def _select(self, model: nn.Module) -> Selected:
-        workers = self._where.get("num_workers", 0)
+    def _select(self) -> Selected:
         how: dict[str, Any] = {"transform": self._test_transform, "autocast": self._method.classifier.autocast}
-        outputs = list(predict_part(model, self._train_set, num_workers=workers, **how))
-        losses = torch.cat([functional.cross_entropy(logits, labels, reduction="none") for logits, labels in outputs])
-        labels = torch.cat([labels.argmax(1) if labels.ndim > 1 else labels for _, labels in outputs])
-        losses, labels = distributed.gather(losses), distributed.gather(labels)  # so all workers select the same
+        workers = self._where.get("num_workers", 0)
+        logits, labels = predict_all(self._method.predictor, self._train_set, num_workers=workers, **how)
+        losses = functional.cross_entropy(logits, labels, reduction="none")
+        labels = labels.argmax(1) if labels.ndim > 1 else labels
         return select(self.selection, losses, labels, self._method.num_classes, self._true_labels)
 
 
@@ -154,7 +152,7 @@ class JoinedSamples:
 
     def draw(self, at: Position) -> Any:
         """The next trusted batch, with selected samples after the trusted ones."""
-        return _joined(self._given.draw(at), self._selected.draw(at))
+        return concatenate([batch[:2] for batch in (self._given.draw(at), self._selected.draw(at))])
 
     def scores(self, at: Position) -> dict[str, float]:
         """How good the selection of this epoch is."""
@@ -163,12 +161,3 @@ class JoinedSamples:
     def settings(self) -> dict[str, Any]:
         """Those of the selection, including its warm-up."""
         return self._selected.settings()
-
-
-def _joined(first: Any, second: Any) -> Any:
-    """Two batches as one: tensors, or tuples or dicts of them."""
-    if isinstance(first, torch.Tensor):
-        return torch.cat([first, second])
-    if isinstance(first, Mapping):
-        return {key: _joined(value, second[key]) for key, value in first.items()}
-    return tuple(_joined(a, b) for a, b in zip(first[:2], second[:2], strict=True))
