@@ -129,18 +129,7 @@ class Classifier:
 
     def update(self, gradient: Parameters) -> None:
         """One step of the optimizer on `gradient`; the user's `.grad` stays as it was."""
-        mine = list(self.parameters.values())
-        held = [p for group in self.optimizer.param_groups for p in group["params"]]
-        before = [p.grad for p in held]
-        for p in held:
-            p.grad = None
-        for name, p in zip(self.parameters, mine, strict=True):
-            p.grad = gradient[name]
-        try:
-            self.optimizer.step()
-        finally:
-            for p, grad in zip(held, before, strict=True):
-                p.grad = grad
+        take_step(self.optimizer, {p: gradient[name] for name, p in self.parameters.items()})
 
     def _run(self, inputs: Any, seed: int, autocast: bool = True) -> Outputs:
         seen: list[Tensor] = []
@@ -205,6 +194,19 @@ class Classifier:
         finally:
             for members, key, tensor in saved:
                 members[key] = tensor
+
+
+def take_step(optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor]) -> None:
+    """One step of an optimizer on these gradients of parameters, on no others; their `.grad` stays as it was."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    before = [p.grad for p in held]
+    for p in held:
+        p.grad = gradients.get(p)
+    try:
+        optimizer.step()
+    finally:
+        for p, grad in zip(held, before, strict=True):
+            p.grad = grad
 
 
 def find_head(

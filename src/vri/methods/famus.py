@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vri.core import bilevel
 from vri.core.bilevel import CleanGradient, LookAhead
-from vri.core.model import Outputs
+from vri.core.model import Outputs, take_step
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.layers import head_of
 from vri.methods.losses import one_hot, sample_losses
@@ -145,11 +145,8 @@ class FaMUS(MetaMethod):
         for name, a, active in zip(self._gated, drawn, is_open, strict=True):
             effect = ahead.rates[name] * (clean.gradient[name] * ahead.step[name]).sum()
             loss = loss + a * (-effect if active else effect)
-        gradients = torch.autograd.grad(loss, list(self.gates.parameters()))
-        for parameter, gradient in zip(self.gates.parameters(), gradients, strict=True):
-            parameter.grad = gradient
-        self.gate_optimizer.step()
-        self.gate_optimizer.zero_grad(set_to_none=True)
+        learned = list(self.gates.parameters())
+        take_step(self.gate_optimizer, dict(zip(learned, torch.autograd.grad(loss, learned), strict=True)))
         return [name for name, active in zip(self._gated, is_open, strict=True) if active]
 
     def _spread(self, clean: CleanGradient) -> Tensor:

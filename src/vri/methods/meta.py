@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vri.core import bilevel
 from vri.core.bilevel import HYPERGRADIENTS, CleanGradient, ForwardADMissing, LookAhead
 from vri.core.checks import Batch
-from vri.core.model import Forward, Outputs
+from vri.core.model import Forward, Outputs, take_step
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.options import Configured, option
@@ -192,11 +192,7 @@ class MetaMethod(Configured):
 
     def learn(self, gradient: Sequence[Tensor]) -> None:
         """One step of the meta optimizer."""
-        for parameter, grad in zip(self.meta_parameters, gradient, strict=True):
-            parameter.grad = grad
-        self.meta_optimizer.step()
-        for parameter in self.meta_parameters:
-            parameter.grad = None
+        take_step(self.meta_optimizer, dict(zip(self.meta_parameters, gradient, strict=True)))
 
     def update(
         self,

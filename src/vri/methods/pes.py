@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
+from vri.core.model import take_step
 from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
@@ -159,12 +160,7 @@ class PES(CrossEntropy):
         (of_logits,) = torch.autograd.grad(loss, logits)
         metrics = read_metrics(forward, loss=loss, accuracy=accuracy(logits, labels))
         gradient = self.classifier.gradient(forward, (of_logits, None), names, keep=False)
-        held = [(self.classifier.parameters[name], self.classifier.parameters[name].grad) for name in names]
-        for name, (parameter, _) in zip(names, held, strict=True):
-            parameter.grad = gradient[name]
-        optimizer.step()
-        for parameter, grad in held:
-            parameter.grad = grad
+        take_step(optimizer, {self.classifier.parameters[name]: gradient[name] for name in names})
         return metrics
 
     def _agree(self, inputs: Any, labels: Tensor, index: Tensor) -> Metrics:

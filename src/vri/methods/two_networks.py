@@ -102,6 +102,23 @@ class TwoNetworks(Configured):
         return found
 
 
+class SmallLoss(TwoNetworks):
+    """Two networks that leave out the share τ·min(T^c / T_k, 1) of each batch, with the largest losses, in epoch T."""
+
+    noise_rate: float  # τ
+    num_gradual: int  # T_k
+    exponent: float = 1.0  # c
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        super().__init__(model, num_classes, optimizer, **options)
+        self.forget = 0.0  # 1 − R(T)
+        self.saved += ["forget"]
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Set the share of a batch to leave out."""
+        self.forget = forget_rate(epoch, self.noise_rate, self.num_gradual, self.exponent)
+
+
 def networks_of(model: nn.Module) -> list[nn.Module]:
     """The networks of an ensemble, or the one there is."""
     return list(model.networks) if isinstance(model, Ensemble) else [model]

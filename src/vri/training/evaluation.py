@@ -31,9 +31,9 @@ def evaluate(
     With `divide`, each worker evaluates a part of the set, and all workers must call this.
     """
     sums = {"count": 0.0, "right": 0.0, "loss": 0.0}
-    how = {"batch_size": batch_size, "device": device, "num_workers": num_workers, "transform": transform}
+    how: dict[str, Any] = {"batch_size": batch_size, "device": device, "num_workers": num_workers}
     outputs = predict_part if divide else predict
-    for logits, labels in outputs(model, dataset, autocast=autocast, **how):
+    for logits, labels in outputs(model, dataset, transform=transform, autocast=autocast, **how):
         sums["count"] += len(labels)
         sums["right"] += int((logits.argmax(1) == _indices(labels)).sum())
         sums["loss"] += float(functional.cross_entropy(logits, labels, reduction="sum"))
