@@ -80,14 +80,7 @@ class Report:
     def save(self, path: str | Path) -> None:
         """Write it as JSON, whole or not at all."""
         rows = [{**asdict(r), "value": r.value, "spread": r.spread, "met": r.met} for r in self.rows]
-        content = {
-            "format": FORMAT,
-            "machine": self.machine,
-            "settings": self.settings,
-            "seconds": self.seconds,
-            "rows": rows,
-            "raw": self.raw,
-        }
+        content = {"format": FORMAT, **vars(self), "rows": rows}
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:

@@ -209,6 +209,14 @@ def take_step(optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tenso
             p.grad = grad
 
 
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of a group of parameters."""
+    if isinstance(group["lr"], Tensor):  # as in compiled optimizers
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
 def find_head(
     model: nn.Module, num_classes: int, head: str | None = None, feature_dim: int | None = None
 ) -> tuple[str | None, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vri.core.model import Classifier, Forward, logits_of
+from vri.core.model import Classifier, Forward, logits_of, set_rate
 from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.layers import renew
@@ -73,10 +73,7 @@ class TwoNetworks(Configured):
         if self.second_model.training != self.model.training:
             self.second_model.train(self.model.training)
         for mine, other in zip(self.optimizer.param_groups, self.second_optimizer.param_groups, strict=True):
-            if isinstance(other["lr"], Tensor):  # as in compiled optimizers
-                other["lr"].fill_(float(mine["lr"]))
-            else:
-                other["lr"] = float(mine["lr"])
+            set_rate(other, float(mine["lr"]))
 
     def descend_both(
         self,

@@ -231,15 +231,8 @@ def submit(
 ) -> list[Any]:
     """Do the runs in jobs on a cluster; each job works until none is left.
 
-    Args:
-        runs: the runs to do.
-        folder: of the results, which all machines must see; its subfolder ``submitit`` has the logs.
-        cluster: "slurm", or "local" for processes on this machine.
-        processes: how many jobs.
-        options: of submitit's executor, such as ``slurm_partition``, ``timeout_min`` or ``gpus_per_node``.
-
-    Returns:
-        submitit's jobs.
+    All machines must see `folder`; its subfolder ``submitit`` has the logs. The cluster is "slurm", or "local" for
+    processes on this machine; `options` are those of submitit's executor. Returns submitit's jobs.
     """
     if cluster not in CLUSTERS:
         raise ValueError(f"cluster={cluster!r}: expected one of {', '.join(CLUSTERS)}")

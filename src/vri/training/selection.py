@@ -95,12 +95,8 @@ def select(
 
     A class with fewer samples than asked for contributes all it has; one without any is left out. A remark says so.
 
-    Args:
-        selection: how.
-        losses: of each training sample (n,).
-        labels: of each training sample (n,), some of them wrong.
-        num_classes: c.
-        true_labels: if known, to report how many of the selected labels are right.
+    `losses` and `labels` (n,) are those of the training samples; `true_labels`, if known, tell how many of the selected
+    ones are right.
     """
     finite = losses.isfinite()
     if not bool(finite.any()):
