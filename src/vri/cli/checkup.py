@@ -221,7 +221,7 @@ def meta_gradient(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     method = VRI(model, _CLASSES, optimizer, hidden=(8,), label_dim=4, **how)
     seen: list[Tensor] = []
-    method.learn = seen.extend  # type: ignore[method-assign]  # the meta networks stay as they are
+    method.learn = seen.extend  # type: ignore[assignment,method-assign]  # the meta networks stay as they are
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # jvp would fall back to finite differences with a warning
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # torch's own, on the first tangent pass
