@@ -110,7 +110,7 @@ def _signature(cls: type[Configured], own: Mapping[str, Option]) -> inspect.Sign
         parent, keyword = next(base for base in cls.__mro__[1:] if issubclass(base, Configured)), Parameter.KEYWORD_ONLY
         inherited = {p.name: p for p in inspect.signature(parent).parameters.values() if p.kind is keyword}
         kinds = {name: kind for base in reversed(cls.__mro__) for name, kind in inspect.get_annotations(base).items()}
-        mine = {n: Parameter(n, keyword, default=held.default, annotation=kinds[n]) for n, held in own.items()}
+        mine = {n: Parameter(n, keyword, default=held.default, annotation=kinds.get(n)) for n, held in own.items()}
         fresh = {name: p for name, p in mine.items() if name not in inherited}
         hidden = {p.name for p in named} | set(cls.refused)
         named += [p for name, p in {**fresh, **inherited, **mine}.items() if name not in hidden]
