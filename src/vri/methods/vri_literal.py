@@ -7,7 +7,10 @@ from vri.methods.vri import VRI
 
 
 class LiteralVRI(VRI):
-    """VRI with the settings of its paper: KL inside the look-ahead and through the features, and nothing beyond."""
+    """VRI with the settings of its paper: KL inside the look-ahead and through the features, nothing beyond the paper.
+
+    The defaults that differ from those of `VRI` are in `PAPER`.
+    """
 
     name = "vri-literal"
     paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels: to the letter"
