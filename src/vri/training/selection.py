@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vri.methods.options import must_be, one_of, refuse
-
 _UNLEARNED = 0.9  # share of log(c), the loss of guessing, above which even small losses mean nothing
 _SHARE = 2  # one sample in this many is selected
 _WARM_UP = (4, 10)  # one epoch in 4 is warm-up, but at most 10 epochs
@@ -43,10 +41,15 @@ class Selection:
     names: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
-        mistakes = one_of("kind", self.kind, KINDS)
-        mistakes += must_be("size", self.size, self.size is None or self.size >= 1, "at least 1")
-        mistakes += must_be("warm_up", self.warm_up, self.warm_up is None or self.warm_up >= 0, "0 or more")
-        refuse("Selection", mistakes)
+        wrong = []
+        if self.kind not in KINDS:
+            wrong.append(f"kind={self.kind!r} (expected one of {', '.join(KINDS)})")
+        if self.size is not None and self.size < 1:
+            wrong.append(f"size={self.size} (expected at least 1)")
+        if self.warm_up is not None and self.warm_up < 0:
+            wrong.append(f"warm_up={self.warm_up} (expected 0 or more)")
+        if wrong:
+            raise ValueError("Selection got options it can't use: " + "; ".join(wrong))
 
     def sized(self, samples: int, epochs: int) -> "SizedSelection":
         """The selection with defaults replaced by numbers, for this many training samples and epochs."""

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from vri.core.checks import on_leaves
 from vri.core.randomness import derive_seed
 from vri.data.batches import Batches, Data, Transform, length, take
 from vri.methods.base import Method
-from vri.methods.views import concatenate
 from vri.training.evaluation import predict_all
 from vri.training.selection import Selected, Selection, select
 from vri.training.state import Position
@@ -107,7 +107,7 @@ class SelectedSamples:
         trusted = None if self._given is None else self._given.draw(at)
         at.selected_draws += 1
         selected = next(self._stream)
-        return selected if trusted is None else concatenate([trusted[:2], selected[:2]])
+        return selected if trusted is None else on_leaves(lambda *parts: torch.cat(parts), trusted[:2], selected[:2])
 
     def scores(self, at: Position) -> dict[str, float]:
         """How good the selection of this epoch is."""
