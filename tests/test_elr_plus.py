@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.methods import elr_plus
-from vri.methods.averaging import Averaged
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.elr import ELR
-from vri.methods.elr_plus import ELRPlus
+from vri.methods.elr_plus import Averaged, ELRPlus
 
 CLASSES, SIZE = 3, 8
 X = torch.randn(SIZE, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

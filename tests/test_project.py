@@ -139,7 +139,7 @@ def resolve(dotted: str) -> object:
 
 
 def keywords() -> set[str]:
-    parameters = inspect.signature(VRI.__init__).parameters.values()
+    parameters = inspect.signature(VRI).parameters.values()
     return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
@@ -227,7 +227,7 @@ def test_defaults_are_the_ones_the_search_chose(monkeypatch: pytest.MonkeyPatch)
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    keywords = inspect.signature(VRI.__init__).parameters
+    keywords = inspect.signature(VRI).parameters
     searched = {name: value for name, value in module.BASE.items() if name != "meta_lr"}  # it follows the width now
     assert {name: keywords[name].default for name in searched} == searched
     assert (ROOT / "docs" / "defaults.md").read_text() == module.table(), (

@@ -216,7 +216,7 @@ def test_options_are_keywords_attributes_and_settings() -> None:
     assert (method.share, method.beta, method.weight) == (0.5, 0.1, 2)
     assert method.settings() == {"share": 0.5, "beta": 0.1, "weight": 2}
     assert METHODS["elr"](method.model, CLASSES, method.optimizer).settings() == {"weight": 3.0, "beta": 0.7}
-    mistakes = r"weight=-1 \(expected 0 or more\); beta=1 \(.*; share=0.5 \(expected less than weight\)$"
+    mistakes = r"share=0.5 \(expected less than weight\); weight=-1 \(expected 0 or more\); beta=1 \(.*$"
     with pytest.raises(ValueError, match=f"^Own got options it can't use: {mistakes}"):
         Own(network(), weight=-1, beta=1)
     with pytest.raises(TypeError, match="wieght"):

@@ -306,6 +306,26 @@ def test_selected_samples_join_clean_ones() -> None:
     assert rows[-1]["selected"] == 6
 
 
+class ThreeInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return self.head(torch.cat([a, b, c], dim=1))
+
+
+def test_selected_samples_join_clean_ones_of_several_inputs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    parts = tuple(torch.randn(40, 2, generator=generator) for _ in range(3))
+    labels, model = torch.arange(40) % 3, ThreeInputs()
+    method = VRI(model, 3, torch.optim.SGD(model.parameters(), lr=0.1), hidden=(8,))
+    trusted = (tuple(part[:6] for part in parts), labels[:6])
+    how: dict[str, Any] = {"selection": Selection(size=6, warm_up=1), "batch_size": 10, "progress": False}
+    history = train(method, (parts, labels), trusted, epochs=2, on_remark=lambda _: None, **how)
+    assert history[-1]["meta_loss"] > 0
+
+
 def test_a_method_that_cannot_select() -> None:
     net = network()
     with pytest.raises(ValueError, match=r".") as error:

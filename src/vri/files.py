@@ -37,12 +37,11 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]
         if isinstance(error, OSError) and error.filename in (None, str(temporary), str(path)):  # not of another file
             raise _explained(error, path) from None
         raise
-    if hasattr(os, "O_DIRECTORY"):  # not on Windows; makes the new name survive a power failure
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)  # makes the new name survive a power failure
+    finally:
+        os.close(folder)
 
 
 def _explained(error: OSError, path: Path) -> OSError:

@@ -134,11 +134,11 @@ def _meta_gradient(
         return _first_gradient(method, batches)
 
 
+@torch_warnings_ignored()
 def _first_gradient(method: VRI, batches: Sequence[Batch]) -> Tensor:
     seen: list[Tensor] = []
     method.meta_optimizer.register_step_pre_hook(
         lambda opt, *_: seen.extend(p.grad.flatten() for g in opt.param_groups for p in g["params"])
     )
-    with torch_warnings_ignored():
-        method.step(*batches)
+    method.step(*batches)
     return torch.cat(seen).double()

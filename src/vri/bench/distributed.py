@@ -61,6 +61,7 @@ def rows_of(found: Mapping[str, Any], sizes: Sizes) -> list[Measurement]:
     return rows
 
 
+@torch_warnings_ignored()
 def take_steps(request: Mapping[str, Any]) -> dict[str, Any]:
     """Bytes and seconds of all variants; called by each worker of a started group.
 
@@ -72,27 +73,26 @@ def take_steps(request: Mapping[str, Any]) -> dict[str, Any]:
     rows = parallel.rows_of(sizes.batch)
     batch, meta_batch = ([t[rows.start : rows.stop] for t in each] for each in whole)
     found: dict[str, Any] = {"bytes": {}, "seconds": {}, "processor seconds": {}, "threads": torch.get_num_threads()}
-    with torch_warnings_ignored():
-        for name in VARIANTS:
-            with parallel.alone():
-                single = _method(name, device)
-            together = _method(name, device)
-            found["model bytes"] = sum(p.nbytes for p in together.model.parameters())
-            if isinstance(together, MetaMethod):
-                found["meta bytes"] = sum(p.nbytes for p in together.meta_parameters)
-            found["bytes"][name] = _bytes(together, batch, meta_batch)
-            for clock in _CLOCKS:
-                found[clock][name] = {"one": [], "all": []}
-            for number in range(min(sizes.rounds, _ROUNDS) + 1):
-                taken: dict[str, Any] = {}
-                if parallel.first():
-                    with parallel.alone():
-                        taken["one"] = _seconds(single, whole[0], whole[1], str(device))
-                parallel.anywhere(False)  # all wait until it is done
-                taken["all"] = _seconds(together, batch, meta_batch, str(device))
-                for who, times in taken.items() if number else ():  # the first round is not counted
-                    for clock, spent in zip(_CLOCKS, times, strict=True):
-                        found[clock][name][who].append(spent)
+    for name in VARIANTS:
+        with parallel.alone():
+            single = _method(name, device)
+        together = _method(name, device)
+        found["model bytes"] = sum(p.nbytes for p in together.model.parameters())
+        if isinstance(together, MetaMethod):
+            found["meta bytes"] = sum(p.nbytes for p in together.meta_parameters)
+        found["bytes"][name] = _bytes(together, batch, meta_batch)
+        for clock in _CLOCKS:
+            found[clock][name] = {"one": [], "all": []}
+        for number in range(min(sizes.rounds, _ROUNDS) + 1):
+            taken: dict[str, Any] = {}
+            if parallel.first():
+                with parallel.alone():
+                    taken["one"] = _seconds(single, whole[0], whole[1], str(device))
+            parallel.anywhere(False)  # all wait until it is done
+            taken["all"] = _seconds(together, batch, meta_batch, str(device))
+            for who, times in taken.items() if number else ():  # the first round is not counted
+                for clock, spent in zip(_CLOCKS, times, strict=True):
+                    found[clock][name][who].append(spent)
     return found
 
 

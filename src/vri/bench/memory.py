@@ -1,7 +1,6 @@
 """Memory of a step, and how the peak is measured."""
 
 import gc
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from vri.bench.timing import (
     images,
     in_a_fresh_process,
     ratios,
+    relative,
     resnet_method,
     torch_warnings_ignored,
 )
@@ -39,9 +39,7 @@ def measure_memory(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[s
             request = {"name": name, "sizes": asdict(sizes), "device": device}
             used[name].append(in_a_fresh_process("vri.bench.memory:peak_of_a_step", request, ALLOCATOR))
     heading = f"peak memory of a step, {Layout()}, {CE} = 1"
-    rows = [Measurement(heading, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB")]
-    bars = {"jvp": Bar("<=", 2.2)}
-    rows += [Measurement(heading, name, ratios(used, name, CE), "", bars.get(name)) for name in names[1:]]
+    rows = relative(heading, used, {"jvp": Bar("<=", 2.2)}, 2**-20, "MiB")
     rows.append(Measurement(heading, "jvp / backprop", ratios(used, "jvp", "backprop"), "", Bar("<", 1.0)))
     return rows, {"bytes": used}
 
@@ -53,16 +51,16 @@ def peak_of_a_step(request: Mapping[str, Any]) -> int:
     return peak_of_steps(lambda: resnet_method(request["name"], Layout(), device), batches, sizes.memory_steps, device)
 
 
+@torch_warnings_ignored()
 def peak_of_steps(build: Callable[[], Method], batches: Sequence[Batch], steps: int, device: str) -> int:
     """Bytes that steps of a method take, including the state of its optimizers."""
     method, another = build(), build()
-    with torch_warnings_ignored():
-        another.step(*(tuple(part[:4] for part in batch) for batch in batches))  # makes torch load its kernels
-        del another
-        gc.collect()
-        before = start_peak(device)
-        for _ in range(steps):
-            method.step(*batches)
+    another.step(*(tuple(part[:4] for part in batch) for batch in batches))  # makes torch load its kernels
+    del another
+    gc.collect()
+    before = start_peak(device)
+    for _ in range(steps):
+        method.step(*batches)
     return peak(device) - before
 
 
@@ -82,17 +80,9 @@ def peak(device: str) -> int:
     """The most bytes held since `start_peak`."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
-    try:
-        return _status("VmHWM")
-    except OSError:
-        import resource  # not on Windows
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return _status("VmHWM")
 
 
 def _status(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"the system does not tell {field}")
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))

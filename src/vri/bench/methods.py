@@ -1,7 +1,6 @@
 """Time and memory of a step of every method for `vri bench --methods`, relative to plain cross-entropy."""
 
 import gc
-import inspect
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -21,8 +20,8 @@ from vri.bench.timing import (
     in_a_fresh_process,
     on_resnet,
     ratios,
+    relative,
     take_turns,
-    torch_warnings_ignored,
 )
 from vri.core.checks import Batch
 from vri.methods import METHODS, Method
@@ -46,8 +45,7 @@ def measure_methods(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[
         # in pairs with cross-entropy: all at once would not fit into memory and would take too long
         batch, meta_batch = _batches(sizes, device)
         pair = {CE: build(CE, device), name: build(name, device)}
-        with torch_warnings_ignored():
-            taken = take_turns(pair, batch, meta_batch, max(2, sizes.periods // 2), PERIOD, device, sizes.budget)
+        taken = take_turns(pair, batch, meta_batch, max(2, sizes.periods // 2), PERIOD, device, sizes.budget)
         seconds[name] = ratios(taken, name, CE)
         seconds.setdefault(CE, []).extend(taken[CE])
         del pair
@@ -59,9 +57,7 @@ def measure_methods(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[
     times, memory = (f"{what} of a step, {Layout()}, {CE} = 1" for what in ("time", "peak memory"))
     rows = [Measurement(times, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms")]
     rows += [Measurement(times, name, seconds[name]) for name in names if name != CE]
-    rows.append(Measurement(memory, f"{CE} itself", [b / 2**20 for b in used[CE]], "MiB"))
-    rows += [Measurement(memory, name, ratios(used, name, CE)) for name in names if name != CE]
-    return rows, {"time ratios": seconds, "bytes": used}
+    return rows + relative(memory, used, scale=2**-20, unit="MiB"), {"time ratios": seconds, "bytes": used}
 
 
 def variants() -> list[str]:
@@ -69,8 +65,7 @@ def variants() -> list[str]:
     names = []
     for name, method in METHODS.items():
         names.append(name)
-        defaults = inspect.signature(method).parameters
-        if issubclass(method, MetaMethod) and "meta_every" in defaults and defaults["meta_every"].default != 1:
+        if issubclass(method, MetaMethod) and vars(method).get("meta_every", 1) != 1:
             names.append(name + EVERY_STEP)
     return names
 

@@ -80,14 +80,7 @@ class Report:
     def save(self, path: str | Path) -> None:
         """Write it as JSON, whole or not at all."""
         rows = [{**asdict(r), "value": r.value, "spread": r.spread, "met": r.met} for r in self.rows]
-        content = {
-            "format": FORMAT,
-            "machine": self.machine,
-            "settings": self.settings,
-            "seconds": self.seconds,
-            "rows": rows,
-            "raw": self.raw,
-        }
+        content = {"format": FORMAT, **vars(self), "rows": rows}
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
@@ -125,38 +118,24 @@ def format_table(report: Report) -> str:
 
 def describe_machine(device: str) -> dict[str, Any]:
     """The machine and the versions."""
-    machine: dict[str, Any] = {
+    return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory": _memory(),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
         "torch": torch.__version__,
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "load before": round(os.getloadavg()[0], 2),  # a busy machine explains a wide spread
     }
-    if hasattr(os, "getloadavg"):  # not on Windows; a busy machine explains a wide spread
-        machine["load before"] = round(os.getloadavg()[0], 2)
-    return machine
 
 
 def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
-
-
-def _memory() -> str:
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return "unknown"
-    return f"{total / 2**30:.1f} GiB"
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or "unknown"
 
 
 def _number(value: float | None) -> str:

@@ -21,8 +21,8 @@ from vri.bench.timing import (
     images,
     one_thread,
     ratios,
+    relative,
     take_turns,
-    torch_warnings_ignored,
 )
 from vri.methods import VRI, CrossEntropy, Method
 from vri.training.optimizers import orthogonal
@@ -56,13 +56,10 @@ def _measure_mlp(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
         return CrossEntropy(model, 10, optimizer) if options is None else VRI(model, 10, optimizer, **options)
 
     methods = {CE: build(None)} | {name: build(options) for name, options in _WIDTHS.items()}
-    with torch_warnings_ignored(), one_thread():
+    with one_thread():
         seconds = take_turns(methods, batch, meta_batch, 4 * sizes.rounds, 2, device, sizes.budget / 3)
     heading = f"MLP 784-256-256-10, batch {sizes.batch}, one thread, {CE} = 1"
-    rows = [Measurement(heading, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms")]
-    bars = {"defaults": Bar("<=", 3.5)}
-    rows += [Measurement(heading, name, ratios(seconds, name, CE), "", bars.get(name)) for name in _WIDTHS]
-    return rows, {"MLP": seconds}
+    return relative(heading, seconds, {"defaults": Bar("<=", 3.5)}), {"MLP": seconds}
 
 
 def _measure_fast(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
@@ -88,7 +85,7 @@ def steps_of_fast(request: Mapping[str, Any]) -> Samples:
 
     methods = {CE: build(CrossEntropy), "defaults": build(VRI)}
     batch, meta_batch = (images(sizes, Layout(), device, seed) for seed in (0, 1))
-    with torch_warnings_ignored(), one_thread():
+    with one_thread():
         return take_turns(methods, batch, meta_batch, sizes.extra_rounds or 2, 2, device, sizes.budget / 2)
 
 

@@ -80,6 +80,14 @@ class Sizes:
     embeddings: int = 50_000
 
 
+@contextmanager
+def torch_warnings_ignored() -> Iterator[None]:
+    """Torch's first tangent pass warns about its own use of torch.jit.script."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", DeprecationWarning)
+        yield
+
+
 def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """Time of a step of ResNet-32 relative to plain cross-entropy in the same layout and precision."""
     rows: list[Measurement] = []
@@ -91,8 +99,7 @@ def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
 
     seconds = raw[f"{main}, single steps"] = _take_turns(single, main, sizes, device, sizes.rounds, 1)
     heading = f"step time, {main}, {CE} = 1"
-    rows.append(Measurement(heading, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms"))
-    rows += [Measurement(heading, name, ratios(seconds, name, CE), "", bars.get(name)) for name in single if name != CE]
+    rows += relative(heading, seconds, bars)
     rows.append(Measurement(heading, "backprop / jvp", ratios(seconds, "backprop", "jvp"), bar=Bar(">=", 1.4)))
     more = ratios(seconds, "jvp, samples=5", "jvp")
     rows.append(Measurement(heading, "samples=5 / samples=1", more, bar=Bar("<=", 1.15)))
@@ -100,7 +107,7 @@ def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
     seconds = _take_turns([CE, *periodic], main, sizes, device, sizes.periods, PERIOD)
     raw[f"{main}, periods of {PERIOD} steps"] = seconds
     bars = {"meta_every=5": Bar("<=", 1.7), "meta_every=10": Bar("<=", 1.4), "defaults": Bar("<=", 2.5)}
-    rows += [Measurement(heading, name, ratios(seconds, name, CE), "", bars.get(name)) for name in periodic]
+    rows += relative(heading, seconds, bars)[1:]
 
     for layout in [Layout(channels_last=False), Layout(bfloat16=True)] if sizes.extra_rounds else []:
         heading = f"step time, {layout}, {CE} = 1"
@@ -111,8 +118,7 @@ def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
             rows.append(Measurement(heading, f"{CE} itself", [], "ms", note=note))
             continue
         bars = {"jvp": Bar("<=", 3.8), "defaults": Bar("<=", 2.6)} if layout.bfloat16 else {}
-        rows.append(Measurement(heading, f"{CE} itself", [1e3 * s for s in seconds[CE]], "ms"))
-        rows += [Measurement(heading, name, ratios(seconds, name, CE), "", bars.get(name)) for name in OTHER]
+        rows += relative(heading, seconds, bars)
     return rows, raw
 
 
@@ -151,8 +157,7 @@ def _ending(code: int) -> str:
 def _take_turns(names: Sequence[str], layout: Layout, sizes: Sizes, device: str, rounds: int, steps: int) -> Samples:
     batch, meta_batch = images(sizes, layout, device), images(sizes, layout, device, seed=1)
     methods = {name: resnet_method(name, layout, device) for name in names}
-    with torch_warnings_ignored():
-        return take_turns(methods, batch, meta_batch, rounds, steps, device, sizes.budget)
+    return take_turns(methods, batch, meta_batch, rounds, steps, device, sizes.budget)
 
 
 def take_turns(
@@ -172,6 +177,7 @@ def take_turns(
     return alternate({name: step(method) for name, method in methods.items()}, rounds, steps, device, budget)
 
 
+@torch_warnings_ignored()
 def alternate(
     sides: Mapping[str, Callable[[], object]], rounds: int, steps: int, device: str, budget: float = float("inf")
 ) -> Samples:
@@ -211,13 +217,20 @@ def ratios(seconds: Samples, name: str, reference: str) -> list[float]:
     return [a / b for a, b in zip(seconds[name], seconds[reference], strict=True)]
 
 
+def relative(
+    heading: str, samples: Samples, bars: Mapping[str, Bar] | None = None, scale: float = 1e3, unit: str = "ms"
+) -> list[Measurement]:
+    """A table: cross-entropy itself, times `scale` in `unit`, and all others relative to it."""
+    rows = [Measurement(heading, f"{CE} itself", [scale * s for s in samples[CE]], unit)]
+    others = [name for name in samples if name != CE]
+    return rows + [Measurement(heading, n, ratios(samples, n, CE), "", (bars or {}).get(n)) for n in others]
+
+
 def resnet_method(name: str, layout: Layout, device: str) -> Method:
     """A variant on a fresh ResNet-32."""
-    autocast = torch.bfloat16 if layout.bfloat16 else None
-    options = VARIANTS[name]
-    if options is None:
-        return on_resnet(CrossEntropy, layout, device, autocast=autocast)
-    return on_resnet(VRI, layout, device, autocast=autocast, **options)
+    autocast, options = torch.bfloat16 if layout.bfloat16 else None, VARIANTS[name]
+    kind = CrossEntropy if options is None else VRI
+    return on_resnet(kind, layout, device, autocast=autocast, **(options or {}))
 
 
 def on_resnet(method: type[Method], layout: Layout, device: str | torch.device, **options: Any) -> Method:
@@ -290,7 +303,7 @@ def measure_overhead(sizes: Sizes, device: str) -> tuple[list[Measurement], dict
             return CrossEntropy(model, 4, optimizer)
         return VRI(model, 4, optimizer, **_PAPER | {"hidden": (16, 16)})
 
-    with torch_warnings_ignored(), one_thread():
+    with one_thread():
         methods = {name: build(name) for name in (CE, "jvp")}
         take_turns(methods, batch, meta_batch, 10, 1, device)
         seconds = take_turns(methods, batch, meta_batch, sizes.overhead_steps, 1, device)
@@ -304,6 +317,7 @@ def measure_overhead(sizes: Sizes, device: str) -> tuple[list[Measurement], dict
     return rows, {"seconds": seconds, "seconds inside": inside}
 
 
+@torch_warnings_ignored()
 def _profile(method: Method, batch: Batch, meta_batch: Batch, steps: int, device: str) -> Samples:
     assert isinstance(method, VRI)
     networks = (method.model, method.meta_network, method.prior_network)
@@ -346,11 +360,3 @@ def synchronize(device: str) -> None:
     """Wait for the device before reading the clock."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
-
-
-@contextmanager
-def torch_warnings_ignored() -> Iterator[None]:
-    """Torch's first tangent pass warns about its own use of torch.jit.script."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", DeprecationWarning)
-        yield

@@ -1,6 +1,6 @@
 """Checks of what the user passes: each error says what came, what was expected and how to fix it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -116,15 +116,23 @@ def check_finite(outputs: Tensor, what: str) -> None:
         )
 
 
+def on_leaves(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """Apply a function to a tensor, or to each in a tuple or mapping of them; `others` are nested in the same way."""
+    if isinstance(first, Mapping):
+        return {key: on_leaves(function, value, *(other[key] for other in others)) for key, value in first.items()}
+    if isinstance(first, (tuple, list)):
+        return tuple(on_leaves(function, *parts) for parts in zip(first, *others, strict=True))
+    return function(first, *others)
+
+
 def to_device(inputs: Any, device: torch.device) -> Any:
     """Move a tensor, or a tuple or mapping of them."""
-    if isinstance(inputs, Tensor):
-        return inputs if inputs.device == device else inputs.to(device, non_blocking=True)
-    if isinstance(inputs, Mapping):
-        return {key: to_device(value, device) for key, value in inputs.items()}
-    if isinstance(inputs, (tuple, list)):
-        return tuple(to_device(value, device) for value in inputs)
-    return inputs
+
+    def move(leaf: Any) -> Any:
+        stays = not isinstance(leaf, Tensor) or leaf.device == device
+        return leaf if stays else leaf.to(device, non_blocking=True)
+
+    return on_leaves(move, inputs)
 
 
 def _length(inputs: Any) -> int:

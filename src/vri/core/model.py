@@ -129,18 +129,7 @@ class Classifier:
 
     def update(self, gradient: Parameters) -> None:
         """One step of the optimizer on `gradient`; the user's `.grad` stays as it was."""
-        mine = list(self.parameters.values())
-        held = [p for group in self.optimizer.param_groups for p in group["params"]]
-        before = [p.grad for p in held]
-        for p in held:
-            p.grad = None
-        for name, p in zip(self.parameters, mine, strict=True):
-            p.grad = gradient[name]
-        try:
-            self.optimizer.step()
-        finally:
-            for p, grad in zip(held, before, strict=True):
-                p.grad = grad
+        take_step(self.optimizer, {p: gradient[name] for name, p in self.parameters.items()})
 
     def _run(self, inputs: Any, seed: int, autocast: bool = True) -> Outputs:
         seen: list[Tensor] = []
@@ -205,6 +194,27 @@ class Classifier:
         finally:
             for members, key, tensor in saved:
                 members[key] = tensor
+
+
+def take_step(optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor]) -> None:
+    """One step of an optimizer on these gradients of parameters, on no others; their `.grad` stays as it was."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    before = [p.grad for p in held]
+    for p in held:
+        p.grad = gradients.get(p)
+    try:
+        optimizer.step()
+    finally:
+        for p, grad in zip(held, before, strict=True):
+            p.grad = grad
+
+
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of a group of parameters."""
+    if isinstance(group["lr"], Tensor):  # as in compiled optimizers
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
 
 
 def find_head(
@@ -311,3 +321,22 @@ def call(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, (tuple, list)):
         return model(*inputs)
     return model(**inputs) if not isinstance(inputs, Tensor) and isinstance(inputs, Mapping) else model(inputs)
+
+
+@contextmanager
+def modes_restored(model: nn.Module) -> Iterator[None]:
+    """Afterwards each layer is in training or evaluation mode as before; a frozen layer stays frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within this block; afterwards each layer is in its previous mode."""
+    with modes_restored(model):
+        model.eval()
+        yield

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,10 +55,12 @@ class _GaussianMLP(nn.Module):
         self,
         width: int,
         num_classes: int,
-        hidden: Sequence[int],
-        bound: Bound,
-        limit: float,
-        initial_mean: float,
+        prior: bool,
+        *,
+        hidden: Sequence[int] = (1024, 512),
+        bound: str = "log_var",
+        log_var_bound: float = 1.0,
+        initial_mean: float = 0.0,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
@@ -68,7 +71,7 @@ class _GaussianMLP(nn.Module):
         with torch.no_grad():
             last.bias[:num_classes] += initial_mean
         self.layers = nn.Sequential(*layers, last)
-        self._bound, self._limit = bound, limit
+        self._bound, self._limit = BOUNDS[bound][prior], log_var_bound
 
     def forward(self, inputs: Tensor) -> Gaussian:
         mean, log_var = self.layers(inputs).chunk(2, dim=1)  # (n, c) each
@@ -81,6 +84,7 @@ class MetaNetwork(nn.Module):
     With `normalize`, each sample's features are first scaled to mean 0 and variance 1: their scale drifts during
     training, and tanh would saturate. With `beliefs`, it also reads what the classifier thinks of the label: how far a
     label disagrees with the features is a product of both, which layers that read them side by side learn slowly.
+    `shape` is that of `_GaussianMLP`.
     """
 
     def __init__(
@@ -88,18 +92,14 @@ class MetaNetwork(nn.Module):
         feature_dim: int,
         num_classes: int,
         *,
-        hidden: Sequence[int] = (1024, 512),
         label_dim: int = 64,
-        bound: str = "log_var",
-        log_var_bound: float = 1.0,
-        initial_mean: float = 0.0,
         normalize: bool = True,
         beliefs: bool = False,
+        **shape: Any,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(num_classes, label_dim)
-        width = feature_dim + label_dim + 3 * beliefs
-        self.body = _GaussianMLP(width, num_classes, hidden, BOUNDS[bound][0], log_var_bound, initial_mean)
+        self.body = _GaussianMLP(feature_dim + label_dim + 3 * beliefs, num_classes, prior=False, **shape)
         self.normalize, self.beliefs = normalize, beliefs
 
     def forward(self, features: Tensor, labels: Tensor, logits: Tensor | None = None) -> Gaussian:
@@ -127,20 +127,9 @@ def belief_in(labels: Tensor, logits: Tensor) -> Tensor:
 class PriorNetwork(nn.Module):
     """H_ω: features alone to the prior p(v | x)."""
 
-    def __init__(
-        self,
-        feature_dim: int,
-        num_classes: int,
-        *,
-        hidden: Sequence[int] = (1024, 512),
-        bound: str = "log_var",
-        log_var_bound: float = 1.0,
-        initial_mean: float = 0.0,
-        normalize: bool = True,
-    ) -> None:
+    def __init__(self, feature_dim: int, num_classes: int, *, normalize: bool = True, **shape: Any) -> None:
         super().__init__()
-        bound_of_prior = BOUNDS[bound][1]
-        self.body = _GaussianMLP(feature_dim, num_classes, hidden, bound_of_prior, log_var_bound, initial_mean)
+        self.body = _GaussianMLP(feature_dim, num_classes, prior=True, **shape)
         self.normalize = normalize
 
     def forward(self, features: Tensor) -> Gaussian:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from vri.core import share
-from vri.core.checks import to_device
+from vri.core.checks import on_leaves, to_device
 from vri.core.randomness import derive_seed, seeded
 
 # A tuple of tensors (inputs, labels, ...), or anything with a length that returns (inputs, labels) by index.
@@ -303,11 +303,8 @@ def _leaves(data: Any) -> list[Any]:
 
 def _take(data: Any, index: Tensor) -> Any:
     """Rows of a tensor, or of each in a tuple or dict."""
-    if isinstance(data, Tensor):
-        return data.index_select(0, index.to(data.device))  # twelve times as fast as data[index] for small images
-    if isinstance(data, dict):
-        return {key: _take(value, index) for key, value in data.items()}
-    return tuple(_take(value, index) for value in data)
+    # twelve times as fast as data[index] for small images
+    return on_leaves(lambda tensor: tensor.index_select(0, index.to(tensor.device)), data)
 
 
 def _ignore_interrupts(_: int) -> None:

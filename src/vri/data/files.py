@@ -45,17 +45,11 @@ class FileData:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesEntry(Entry):
-    """A data set of image files that its authors distribute.
+    """A data set of image files that its authors distribute."""
 
-    Attributes:
-        marks: paths; its folder contains at least one of them.
-        read: reads the lists in its folder.
-        look: checks the files in its folder.
-    """
-
-    marks: tuple[str, ...]
-    read: Callable[[Path], FileData]
-    look: Callable[[Path], list[FileCheck]]
+    marks: tuple[str, ...]  # paths; its folder contains at least one of them
+    read: Callable[[Path], FileData]  # reads the lists in its folder
+    look: Callable[[Path], list[FileCheck]]  # checks the files in its folder
 
     def find(self, root: Root = None, only_root: bool = False) -> Path | None:
         """The first folder with one of the marks."""

@@ -25,6 +25,11 @@ def read_lines(path: Path, right: Callable[[str], object] = bool, expected: str 
     return found
 
 
+def inner(root: Path, name: str) -> Path:
+    """The folder `name` in `root`, if there is one, else `root` itself: archives are unpacked in both ways."""
+    return root / name if (root / name).is_dir() else root
+
+
 def leaves_root(path: str) -> bool:
     """Whether a path relative to a root points outside of it; links are not followed."""
     normal = os.path.normpath(path)

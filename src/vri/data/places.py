@@ -16,17 +16,11 @@ class DatasetMissing(FileNotFoundError):
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The result of checking one file.
+    """The result of checking one file."""
 
-    Attributes:
-        path: the file.
-        status: "ok", "missing" or "damaged".
-        reason: why it is damaged, or a remark on one that is ok.
-    """
-
-    path: Path
-    status: str
-    reason: str = ""
+    path: Path  # the file
+    status: str  # "ok", "missing" or "damaged"
+    reason: str = ""  # why it is damaged, or a remark on one that is ok
 
     @property
     def ok(self) -> bool:
@@ -36,19 +30,12 @@ class FileCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A data set, as `vri data` knows it.
+    """A data set, as `vri data` knows it."""
 
-    Attributes:
-        name: name of the data set.
-        description: what it is, in a line.
-        num_classes: number of classes.
-        instructions: how to get the files by hand, if no program can.
-    """
-
-    name: str
-    description: str
-    num_classes: int
-    instructions: str = ""
+    name: str  # name of the data set
+    description: str  # what it is, in a line
+    num_classes: int  # number of classes
+    instructions: str = ""  # how to get the files by hand, if no program can
 
     def find(self, root: Root = None) -> Path | None:
         """The place of the files, or None."""
@@ -72,13 +59,9 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderEntry(Entry):
-    """A data set whose files are all in one folder.
+    """A data set whose files are all in one folder."""
 
-    Attributes:
-        folder: name of the folder they come in.
-    """
-
-    folder: str
+    folder: str  # name of the folder they come in
 
     @property
     def files(self) -> list[str]:

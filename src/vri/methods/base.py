@@ -204,10 +204,15 @@ class Method(ABC):
         """One step down `loss(logits, labels)`, a mean over the samples."""
         inputs, labels = self.classifier.unpack(batch, what)
         forward = self.forward(inputs)
-        value, gradient = self.classifier.loss_gradient(forward, lambda logits: loss(logits, labels))
-        found = read_metrics(forward, loss=value, accuracy=accuracy(forward.outputs.logits, labels))
+        right = accuracy(forward.outputs.logits, labels)
+        return self.descend_forward(forward, lambda logits: loss(logits, labels), accuracy=right, **metrics)
+
+    def descend_forward(self, forward: Forward, loss: Callable[[Tensor], Tensor], **metrics: Tensor | float) -> Metrics:
+        """One step down a loss of the logits of a forward; reports it along with `metrics`."""
+        value, gradient = self.classifier.loss_gradient(forward, loss)
+        found = read_metrics(forward, None, loss=value, **metrics)
         self.classifier.update(gradient)
-        return found | metrics
+        return found
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:

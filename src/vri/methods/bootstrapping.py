@@ -39,7 +39,6 @@ class Bootstrapping(CrossEntropy):
     Args:
         hard: whether t is the largest class.
         beta: β, trust in the labels; 1 is plain cross-entropy. If not given, the paper's: 0.95 soft, 0.8 hard.
-        options: as in `CrossEntropy`.
     """
 
     name = "bootstrapping"

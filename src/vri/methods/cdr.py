@@ -42,7 +42,6 @@ class CDR(Configured):
 
     Args:
         noise_rate: τ; 0 is cross-entropy.
-        options: as in `Method`.
     """
 
     name = "cdr"

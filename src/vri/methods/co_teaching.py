@@ -11,10 +11,10 @@ from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.losses import sample_losses
 from vri.methods.options import option
-from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
+from vri.methods.two_networks import SmallLoss, disagreement, smallest
 
 
-class CoTeaching(TwoNetworks):
+class CoTeaching(SmallLoss):
     """Train two networks, each on the samples that the other finds easy.
 
     Each network marks the share R(T) of a batch with the smallest cross-entropy, and the other takes a step on
@@ -27,7 +27,6 @@ class CoTeaching(TwoNetworks):
         noise_rate: τ.
         num_gradual: T_k, epochs over which the dropped share grows to τ (at c = 1).
         exponent: c.
-        options: as in `TwoNetworks`.
     """
 
     name = "co-teaching"
@@ -41,15 +40,6 @@ class CoTeaching(TwoNetworks):
     noise_rate: float = option(0.2, "a number in [0, 1)")
     num_gradual: int = option(10, "at least 1")
     exponent: float = option(1.0, "more than 0")
-
-    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
-        super().__init__(model, num_classes, optimizer, **options)
-        self.forget = 0.0  # 1 − R(T)
-        self.saved += ["forget"]
-
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Set the share of a batch to leave out."""
-        self.forget = forget_rate(epoch, self.noise_rate, self.num_gradual, self.exponent)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of each network on the other's small-loss samples."""
@@ -75,7 +65,6 @@ class CoTeachingPlus(CoTeaching):
 
     Args:
         warmup_epochs: epochs of plain co-teaching.
-        options: as in `CoTeaching`.
     """
 
     name = "co-teaching+"

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
 from vri.methods.base import Metrics
 from vri.methods.losses import sample_losses
 from vri.methods.options import option
-from vri.methods.two_networks import TwoNetworks, forget_rate, smallest
+from vri.methods.two_networks import SmallLoss, smallest
 
 
 def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
@@ -22,7 +21,7 @@ def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
     return 0.5 * (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)).sum(1)
 
 
-class CoDis(TwoNetworks):
+class CoDis(SmallLoss):
     """Train two networks, each on the samples the other chose: a small loss, and predictions that differ.
 
     ℓ_k = CE(f_k, y) − λ·JS(p₁, p₂) for network k = 1, 2. Each network marks the share R(T) of the batch where its ℓ is
@@ -37,7 +36,6 @@ class CoDis(TwoNetworks):
         noise_rate: τ.
         num_gradual: T_k, epochs over which the dropped share grows to τ.
         discrepancy_weight: λ; 0 is co-teaching.
-        options: as in `TwoNetworks`.
     """
 
     name = "codis"
@@ -49,15 +47,6 @@ class CoDis(TwoNetworks):
     noise_rate: float = option(0.2, "a number in [0, 1)")
     num_gradual: int = option(10, "at least 1")
     discrepancy_weight: float = option(0.15, "0 or more")
-
-    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
-        super().__init__(model, num_classes, optimizer, **options)
-        self.forget = 0.0  # 1 − R(T)
-        self.saved += ["forget"]
-
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Set the share of a batch to leave out."""
-        self.forget = forget_rate(epoch, self.noise_rate, self.num_gradual, exponent=1.0)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of each network on what the other chose."""

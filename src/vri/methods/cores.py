@@ -32,7 +32,8 @@ class CORES(CrossEntropy):
     Departures: the phases share the epochs, and the learning-rate schedule runs through in each; the authors sieve in
     epochs 31 to 41 and then train for 1,600. In the second phase a batch contains both kinds of samples as they come;
     the authors take twice as many of the first kind. A batch ends with the numbers of its samples; in your own loop
-    call `begin_training`, `begin_epoch` and `survey`.
+    call `begin_training`, `begin_epoch` and `survey`. The authors' learning rate is 0.1 in the first phase and 0.3 in
+    the second.
 
     Args:
         beta: full value of β.
@@ -41,7 +42,6 @@ class CORES(CrossEntropy):
         consistency: λ; the authors' configuration for 40 % of instance-dependent noise.
         sieve_share: share of the epochs spent on the first phase; 1 is CORES² without the second.
         restart: whether the second phase starts from scratch.
-        options: as in `CrossEntropy`. The authors' learning rate is 0.1 in the first phase and 0.3 in the second.
     """
 
     name = "cores"

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.core.model import Forward
-from vri.methods.base import Cost, Metrics, Rates, read_metrics
+from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.options import Configured
 
 
@@ -23,13 +22,6 @@ class CrossEntropy(Configured):
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of cross-entropy on the noisy batch."""
         return self.descend(batch, objective.cross_entropy)
-
-    def descend_forward(self, forward: Forward, loss: Callable[[Tensor], Tensor], **metrics: Tensor | float) -> Metrics:
-        """One step down a loss of the logits of a forward; reports it along with `metrics`."""
-        value, gradient = self.classifier.loss_gradient(forward, loss)
-        found = read_metrics(forward, None, loss=value, **metrics)
-        self.classifier.update(gradient)
-        return found
 
 
 class CleanOnly(CrossEntropy):

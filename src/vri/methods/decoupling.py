@@ -22,7 +22,6 @@ class Decoupling(TwoNetworks):
 
     Args:
         least_share: share of the batch that D counts as at least; 0 takes the plain mean over D.
-        options: as in `TwoNetworks`.
     """
 
     name = "decoupling"

@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.core.model import Classifier
+from vri.core.model import Classifier, evaluating
 from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.mixmatch import labelled_losses, probably_clean, ramp_up, sharpen, unlabelled_losses
 from vri.methods.mixup import draw_mixture, mix
 from vri.methods.options import option
-from vri.methods.two_networks import TwoNetworks, evaluating
+from vri.methods.two_networks import TwoNetworks
 from vri.methods.views import concatenate, split_views, take_rows
 
 
@@ -42,7 +42,8 @@ class DivideMix(TwoNetworks):
     authors take as many unlabelled as labelled samples, and an epoch covers the labelled ones. Warm-up and growth of
     λ_u are shares of the epochs. Prediction averages probabilities, the authors' code logits; their average over five
     epochs' losses at 90 % of noise is left out. A batch ends with the numbers of its samples; in a loop of your own
-    call `begin_training`, `begin_epoch`, and give w in `method.clean`: samples are labelled at first.
+    call `begin_training`, `begin_epoch`, and give w in `method.clean`: samples are labelled at first. The authors'
+    learning rate is 0.02.
 
     Args:
         unlabelled_weight: full λ_u; the authors' code has 25 for CIFAR and 0 for Clothing1M.
@@ -54,7 +55,6 @@ class DivideMix(TwoNetworks):
             and 0 for uniform noise.
         warmup_share: share of the epochs; the authors have 10 epochs of 300 for CIFAR-10, 30 for CIFAR-100.
         ramp_share: share of the epochs over which λ_u grows after the warm-up; the authors have 16 epochs.
-        options: as in `TwoNetworks`. The authors' learning rate is 0.02.
     """
 
     name = "dividemix"

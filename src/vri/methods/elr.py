@@ -33,7 +33,6 @@ class ELR(CrossEntropy):
     Args:
         weight: λ; 0 is plain cross-entropy.
         beta: β, memory of the running average.
-        options: as in `CrossEntropy`.
     """
 
     needs_index = True

@@ -1,5 +1,6 @@
 """ELR+: early-learning regularisation between two networks, with averaged weights and mixup."""
 
+import copy
 import math
 from functools import partial
 from typing import Any
@@ -11,13 +12,42 @@ from torch.nn import functional as F
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import logits_of
-from vri.methods.averaging import Averaged
 from vri.methods.base import Metrics, accuracy
 from vri.methods.elr import early_learning_penalty
 from vri.methods.losses import one_hot
 from vri.methods.mixup import draw_mixture, mix
 from vri.methods.options import option
 from vri.methods.two_networks import TwoNetworks
+
+
+class Averaged(nn.Module):
+    """The running average of a network's weights, which predicts like the network.
+
+    It starts from the network's current weights, is always in evaluation mode, and nothing in it is trained.
+    BatchNorm's statistics are averaged too; tensors that aren't floating point are copied.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(model).requires_grad_(False)
+        super().train(False)
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, decay: float) -> None:
+        """a ← γ·a + (1 − γ)·θ with γ = `decay`; 0 is a copy."""
+        for average, value in zip(self.network.state_dict().values(), model.state_dict().values(), strict=True):
+            if average.is_floating_point():
+                average.lerp_(value, 1 - decay)
+            else:
+                average.copy_(value)
+
+    def train(self, mode: bool = True) -> "Averaged":
+        """Stays in evaluation mode."""
+        return self
+
+    def forward(self, *inputs: object, **named: object) -> object:
+        """What the network returns."""
+        return self.network(*inputs, **named)
 
 
 class ELRPlus(TwoNetworks):
@@ -32,7 +62,7 @@ class ELRPlus(TwoNetworks):
     differently. γ changes from epoch to epoch, not at every step, and reaches γ₁ after a share of the training. The
     averages run in evaluation mode, with averaged statistics of BatchNorm. Prediction averages probabilities,
     the authors' code logits. A batch ends with the numbers of its samples; in a loop of your own call
-    `begin_training(size, None)` first, and `begin_epoch`.
+    `begin_training(size, None)` first, and `begin_epoch`. The authors' learning rate is 0.02.
 
     Args:
         weight: w; like the others that of the authors' configuration for CIFAR-10. For CIFAR-100 they have 7.
@@ -40,7 +70,6 @@ class ELRPlus(TwoNetworks):
         alpha: λ comes from Beta(α, α); 0 mixes nothing.
         decay: γ₁.
         ramp_share: E / epochs; the authors' 40,000 steps are half of 200 epochs.
-        options: as in `TwoNetworks`. The authors' learning rate is 0.02.
     """
 
     name = "elr+"

@@ -18,8 +18,8 @@ from vri.core.model import Classifier, Forward, Outputs
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.losses import one_hot
-from vri.methods.meta import MetaMethod
-from vri.methods.options import must_be, useless
+from vri.methods.meta import WITHOUT_BACKPROP, MetaMethod
+from vri.methods.options import option, refused
 from vri.methods.views import take_rows
 
 
@@ -52,7 +52,8 @@ class EMLC(MetaMethod):
     approximation. It is computed by forward-mode differentiation, as the authors do. k = 5, widths 128 and SGD without
     momentum, learning rate 0.02 times the schedule and weight decay 5e-4, are from their code for CIFAR. Departures:
     there both networks start from self-supervised weights, here the teacher starts as a copy of the student; noisy and
-    clean samples pass in two forwards; halves of a clean batch are its even and its odd rows.
+    clean samples pass in two forwards; halves of a clean batch are its even and its odd rows. `hypergradient` can't be
+    "backprop", and options of the look-ahead and of the student's step are refused, as both are fixed here.
 
     Args:
         steps_ahead: k, steps of the student for each of the teacher.
@@ -60,51 +61,34 @@ class EMLC(MetaMethod):
         label_dim: size of the label embedding.
         meta_lr: learning rate of the teacher.
         meta_weight_decay: its weight decay.
-        options: see `MetaMethod`. `hypergradient` can't be "backprop", and options of the look-ahead and of the
-            student's step are refused, as both are fixed here.
     """
 
     name = "emlc"
     paper = "Taraday, Baskin, Enhanced Meta Label Correction for Coping with Label Corruption (ICCV 2023)"
     networks = 2
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        steps_ahead: int = 5,
-        hidden: int = 128,
-        label_dim: int = 128,
-        meta_lr: float = 0.02,
-        meta_weight_decay: float = 5e-4,
-        hypergradient: str = "jvp",
-        **options: Any,
-    ) -> None:
-        fixed = ("meta_every", "clean_weight", "clean_updates", "meta_amsgrad", "lookahead", "lookahead_lr", "lagged")
-        mistakes = [
-            *must_be("steps_ahead", steps_ahead, steps_ahead >= 1, "at least 1"),
-            *must_be("hidden", hidden, hidden >= 1, "at least 1"),
-            *must_be("label_dim", label_dim, label_dim >= 1, "at least 1"),
-            *must_be("hypergradient", hypergradient, hypergradient != "backprop", "jvp or finite_difference"),
-            *useless(options, fixed, "the student's real steps are the look-ahead"),
-        ]
-        kept = {name: value for name, value in options.items() if name not in fixed}
-        kept.setdefault("meta_optimizer", partial(torch.optim.SGD, lr=meta_lr, weight_decay=meta_weight_decay))
-        super().__init__(
-            model, num_classes, optimizer, hypergradient=hypergradient, meta_lr=meta_lr, mistakes=mistakes, **kept
-        )
+    steps_ahead: int = option(5, "at least 1")
+    hidden: int = option(128, "at least 1")
+    label_dim: int = option(128, "at least 1")
+    meta_lr = 0.02
+    meta_weight_decay = 5e-4
+    hypergradient: str = option("jvp", "jvp or finite_difference", lambda m: m.hypergradient in WITHOUT_BACKPROP)
+    meta_every = clean_weight = clean_updates = meta_amsgrad = lookahead = lookahead_lr = lagged = refused(
+        "the student's real steps are the look-ahead"
+    )
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        super().__init__(model, num_classes, optimizer, **options)
         student = self.classifier
-        self.steps_ahead, self.meta_lr = steps_ahead, meta_lr
         self.teacher = copy.deepcopy(model)
         with seeded(draw_seed(self.generator), torch.device("cpu")):
-            retain = RetainNetwork(student.feature_dim, num_classes, hidden, label_dim)
+            retain = RetainNetwork(student.feature_dim, num_classes, self.hidden, self.label_dim)
         self.retain = retain.to(student.device, student.dtype)
         named = dict(self.teacher.named_parameters())
         mine = [named[name] for name in student.parameters]
-        learned = [*mine, *self.retain.parameters()]
-        self.meta_parameters, self.meta_optimizer = learned, self._make_meta_optimizer(learned)
+        self.meta_parameters = learned = [*mine, *self.retain.parameters()]
+        sgd = partial(torch.optim.SGD, lr=self.meta_lr, weight_decay=self.meta_weight_decay)
+        self.meta_optimizer = (self.meta_optimizer or sgd)(learned)
         head, width = options.get("head"), options.get("feature_dim")
         # only its forward is used: the teacher is trained by the meta optimizer
         self._teacher = Classifier(

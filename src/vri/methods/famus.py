@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from vri.core import bilevel
 from vri.core.bilevel import CleanGradient, LookAhead
-from vri.core.model import Outputs
+from vri.core.model import Outputs, take_step
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.layers import head_of
 from vri.methods.losses import one_hot, sample_losses
-from vri.methods.meta import LossNetwork, MetaMethod
-from vri.methods.options import must_be
+from vri.methods.meta import WITHOUT_BACKPROP, LossNetwork, MetaMethod
+from vri.methods.options import option
 
 _GATE_HIDDEN = 128  # width of the gates' hidden layers
 
@@ -51,6 +51,7 @@ class FaMUS(MetaMethod):
     all gates, where the code counts the last alone; and FaMUS is the meta step only: the code puts it into the
     semi-supervised training of DivideMix with two networks, and its clean samples are selected by a mixture of losses,
     which `Selection("mixture")` does. The gradient is the exact one, by a tangent of the chosen parameters.
+    `hypergradient` can't be "backprop".
 
     Args:
         top: number of last parameter tensors that can be chosen, the last layer's included.
@@ -59,46 +60,27 @@ class FaMUS(MetaMethod):
         spread_weight: σ.
         gate_lr: learning rate of the gates.
         hidden: width of V's hidden layer.
-        options: see `MetaMethod`; `hypergradient` can't be "backprop".
     """
 
     name = "famus"
     paper = "Xu, Zhu, Jiang, Yang, Faster Meta Update Strategy for Noise-Robust Deep Learning (CVPR 2021)"
 
+    top: int = option(15, "at least 1")
+    open_gates: int = option(4, "0 or more")
+    gate_weight: float = option(0.1, "0 or more")
+    spread_weight: float = option(0.1, "0 or more")
+    gate_lr: float = option(0.1, "more than 0")
+    hidden: int = option(100, "at least 1")
+    meta_weight_decay = 1e-4
+    hypergradient: str = option("jvp", "jvp or finite_difference", lambda m: m.hypergradient in WITHOUT_BACKPROP)
+
     weight_network: LossNetwork
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        top: int = 15,
-        open_gates: int = 4,
-        gate_weight: float = 0.1,
-        spread_weight: float = 0.1,
-        gate_lr: float = 0.1,
-        hidden: int = 100,
-        meta_weight_decay: float = 1e-4,
-        hypergradient: str = "jvp",
-        **options: Any,
-    ) -> None:
-        mistakes = [
-            *must_be("top", top, top >= 1, "at least 1"),
-            *must_be("open_gates", open_gates, open_gates >= 0, "0 or more"),
-            *must_be("gate_weight", gate_weight, gate_weight >= 0, "0 or more"),
-            *must_be("spread_weight", spread_weight, spread_weight >= 0, "0 or more"),
-            *must_be("gate_lr", gate_lr, gate_lr > 0, "more than 0"),
-            *must_be("hidden", hidden, hidden >= 1, "at least 1"),
-            *must_be("hypergradient", hypergradient, hypergradient != "backprop", "jvp or finite_difference"),
-        ]
-        given = {"meta_weight_decay": meta_weight_decay, "hypergradient": hypergradient, **options}
-        super().__init__(model, num_classes, optimizer, **given, mistakes=mistakes)
-        self.top, self.open_gates, self.gate_weight, self.spread_weight = top, open_gates, gate_weight, spread_weight
-        self.gate_lr = gate_lr
-        self.learn_with(lambda: {"weight_network": LossNetwork(hidden, torch.sigmoid)})
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        super().__init__(model, num_classes, optimizer, **options)
+        self.learn_with(lambda: {"weight_network": LossNetwork(self.hidden, torch.sigmoid)})
         head = head_of(self.classifier)
-        last = list(self.classifier.parameters)[-top:]
+        last = list(self.classifier.parameters)[-self.top :]
         self._head = [name for name in head if name in self._look_ahead_names]
         self._gated = [name for name in last if name in self._look_ahead_names and name not in head]
         widths = [len(self.classifier.parameters[name]) for name in self._gated]
@@ -107,7 +89,7 @@ class FaMUS(MetaMethod):
         self.gates = gates.to(self.classifier.device, self.classifier.dtype)
         self.gate_optimizer: torch.optim.Optimizer | None = None
         if self._gated:
-            self.gate_optimizer = torch.optim.SGD(self.gates.parameters(), lr=gate_lr, momentum=0.9, nesterov=True)
+            self.gate_optimizer = torch.optim.SGD(self.gates.parameters(), lr=self.gate_lr, momentum=0.9, nesterov=True)
             self.saved += ["gates", "gate_optimizer"]
         self._batch: tuple[Outputs, Tensor, Tensor] | None = None  # outputs, labels and weights of the look-ahead
 
@@ -163,11 +145,8 @@ class FaMUS(MetaMethod):
         for name, a, active in zip(self._gated, drawn, is_open, strict=True):
             effect = ahead.rates[name] * (clean.gradient[name] * ahead.step[name]).sum()
             loss = loss + a * (-effect if active else effect)
-        gradients = torch.autograd.grad(loss, list(self.gates.parameters()))
-        for parameter, gradient in zip(self.gates.parameters(), gradients, strict=True):
-            parameter.grad = gradient
-        self.gate_optimizer.step()
-        self.gate_optimizer.zero_grad(set_to_none=True)
+        learned = list(self.gates.parameters())
+        take_step(self.gate_optimizer, dict(zip(learned, torch.autograd.grad(loss, learned), strict=True)))
         return [name for name, active in zip(self._gated, is_open, strict=True) if active]
 
     def _spread(self, clean: CleanGradient) -> Tensor:

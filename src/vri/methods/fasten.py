@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.core.model import Classifier
+from vri.core.model import Classifier, set_rate
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.glc import corrected_cross_entropy
@@ -35,7 +35,6 @@ class FasTEN(Configured):
     Args:
         noisy_weight: λ.
         bound: probability from which on a label is corrected; more than 1 corrects none.
-        options: as in `Method`.
     """
 
     needs_trusted = True
@@ -83,7 +82,8 @@ class FasTEN(Configured):
         matrix = self._estimate(clean.detached.features, clean_labels)
         share = len(labels) / (len(labels) + len(clean_labels))
 
-        self._follow()
+        for group in self.noisy_optimizer.param_groups:
+            set_rate(group, float(self.optimizer.param_groups[0]["lr"]))
         second = self._noisy.forward(features, draw_seed(self.generator))
         noisy_loss, of_head = self._noisy.loss_gradient(second, lambda z: weight * objective.cross_entropy(z, labels))
         leaves = [logits.clone().requires_grad_(), features.clone().requires_grad_()]
@@ -126,15 +126,6 @@ class FasTEN(Configured):
         counts = self.classifier.batch_mean(members).unsqueeze(1)
         self.matrix = torch.where(counts > 0, sums / counts.clamp_min(1e-12), self.matrix)
         return self.matrix
-
-    def _follow(self) -> None:
-        """Give the second head the model's learning rate."""
-        rate = self.optimizer.param_groups[0]["lr"]
-        for group in self.noisy_optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):  # as compiled optimizers have it
-                group["lr"].fill_(float(rate))
-            else:
-                group["lr"] = float(rate)
 
 
 def _alike(optimizer: torch.optim.Optimizer, module: nn.Module) -> torch.optim.Optimizer:

@@ -42,7 +42,6 @@ class FSR(CrossEntropy):
         lookahead_lr: α.
         pseudo_weight: ρ; 0 leaves pseudo-labels out.
         pseudo_memory: of the logits.
-        options: as in `CrossEntropy`.
     """
 
     needs_index = True

@@ -28,7 +28,6 @@ class GCE(CrossEntropy):
 
     Args:
         q: between cross-entropy (0) and the mean absolute error (1).
-        options: as in `CrossEntropy`.
     """
 
     name = "gce"

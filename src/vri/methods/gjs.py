@@ -36,12 +36,11 @@ class GJS(CrossEntropy):
 
     L = GJS_π(y, p⁽¹⁾, p⁽²⁾) / Z, see `jensen_shannon`: it falls as the predictions approach the label and each other,
     so that samples with wrong labels are fitted late. Both views go through the network
-    in one batch.
+    in one batch. The authors' learning rate is 0.1.
 
     Args:
         label_weight: π₁. The authors' scripts use 0.3 for flips on CIFAR-10, 0.9 for 40 % of uniform noise there, and
             0.1 for WebVision: more for uniform noise.
-        options: as in `CrossEntropy`. The authors' learning rate is 0.1.
     """
 
     name = "gjs"

@@ -9,12 +9,12 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch, check_meta_labels
+from vri.core.model import evaluating
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
 from vri.methods.options import option
 from vri.methods.restart import go_back, starting_point
-from vri.methods.two_networks import evaluating
 
 
 def corruption_matrix(probabilities: Tensor, clean_labels: Tensor) -> Tensor:
@@ -49,7 +49,6 @@ class GLC(CrossEntropy):
     Args:
         estimate_share: share of the epochs spent on the first phase; each phase has at least one epoch.
         restart: whether the second phase starts from scratch.
-        options: as in `CrossEntropy`.
     """
 
     needs_trusted = True

@@ -52,7 +52,6 @@ class JNPL(Configured):
     Args:
         weight: λ.
         order: N.
-        options: as in `Method`.
     """
 
     name = "jnpl"

@@ -1,15 +1,13 @@
 """JoCoR: two networks with a joint loss that pulls their predictions together."""
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.options import option
-from vri.methods.two_networks import TwoNetworks, disagreement, forget_rate, smallest
+from vri.methods.two_networks import SmallLoss, disagreement, smallest
 
 
 def joint_loss(first: Tensor, second: Tensor, labels: Tensor, co_weight: float) -> Tensor:
@@ -20,7 +18,7 @@ def joint_loss(first: Tensor, second: Tensor, labels: Tensor, co_weight: float) 
     return (1 - co_weight) * supervised + co_weight * contrastive
 
 
-class JoCoR(TwoNetworks):
+class JoCoR(SmallLoss):
     """Train two networks together on the samples for which both agree with the label and with each other.
 
     ℓ = (1 − λ)·(CE₁ + CE₂) + λ·(KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)); both take a step on its mean over the share R(T) of the
@@ -43,7 +41,6 @@ class JoCoR(TwoNetworks):
         num_gradual: T_k, epochs over which the dropped share grows to τ.
         co_weight: λ, how strongly the networks are pulled together. The paper chooses it on clean validation data;
             try 0.5 first where the network is small or the training short.
-        options: as in `TwoNetworks`.
     """
 
     name = "jocor"
@@ -57,15 +54,6 @@ class JoCoR(TwoNetworks):
     noise_rate: float = option(0.2, "a number in [0, 1)")
     num_gradual: int = option(10, "at least 1")
     co_weight: float = option(0.9, "a number in [0, 1)")
-
-    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
-        super().__init__(model, num_classes, optimizer, **options)
-        self.forget = 0.0  # 1 − R(T)
-        self.saved += ["forget"]
-
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Set the share of a batch to leave out."""
-        self.forget = forget_rate(epoch, self.noise_rate, self.num_gradual, exponent=1.0)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of both networks on the samples of small joint loss."""

@@ -11,7 +11,7 @@ from vri.core.model import Outputs
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.losses import sample_losses
 from vri.methods.meta import MetaMethod
-from vri.methods.options import must_be, useless
+from vri.methods.options import option, refused
 
 
 class L2RW(MetaMethod):
@@ -21,11 +21,10 @@ class L2RW(MetaMethod):
     max(α⟨∇Lᵢ, ∇L_meta⟩, 0), divided by their mean; if none is positive, all are 0 and the classifier doesn't move
     (except by γ, momentum and weight decay). The classifier minimises 1/n Σ wᵢ·Lᵢ.
 
-    Departures: none.
+    Departures: none. `lagged` and the options of the meta optimizer have no meaning here and are refused.
 
     Args:
-        options: see `MetaMethod`. `meta_every` must be 1, since weights belong to one batch; `lagged` and the options
-            of the meta optimizer have no meaning here and are refused.
+        meta_every: must be 1, since weights belong to one batch.
     """
 
     name = "l2rw"
@@ -33,22 +32,11 @@ class L2RW(MetaMethod):
     cost = Cost(3.7, 2.2)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        meta_every: int = 1,
-        **options: Any,
-    ) -> None:
-        without = ("meta_lr", "meta_weight_decay", "meta_amsgrad", "meta_optimizer", "lagged")
-        mistakes = [
-            *must_be("meta_every", meta_every, meta_every == 1, "1: the weights belong to one batch"),
-            *useless(options, without, "there is no meta network"),
-        ]
-        kept = {name: value for name, value in options.items() if name not in without}
-        super().__init__(model, num_classes, optimizer, **kept, mistakes=mistakes)
+    meta_every: int = option(1, "1: the weights belong to one batch", lambda m: m.meta_every == 1)
+    meta_lr = meta_weight_decay = meta_amsgrad = meta_optimizer = lagged = refused("there is no meta network")
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        super().__init__(model, num_classes, optimizer, **options)
         self.weights = torch.empty(0)  # of the current batch
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:

@@ -23,7 +23,6 @@ class LabelSmoothing(CrossEntropy):
 
     Args:
         smoothing: ε; 0 is plain cross-entropy.
-        options: as in `CrossEntropy`.
     """
 
     name = "label-smoothing"

@@ -12,12 +12,7 @@ class SampleMemory:
 
     Each worker writes the rows of its own samples; the loop merges them after every epoch and before a checkpoint
     (`touched` marks the rows to take). An epoch contains each sample once, so no worker reads an outdated row.
-
-    Args:
-        owner: name of the method, for errors.
-        shape: of a row.
-        classifier: gives device and precision.
-        fill: value of a row that was never written.
+    `owner` is the method's name, for errors; `shape` that of a row, and `fill` its value before it is written.
     """
 
     def __init__(self, owner: str, shape: tuple[int, ...], classifier: Classifier, fill: float) -> None:

@@ -7,7 +7,6 @@ vectors) and learn it so that a step on noisy samples lowers the loss on trusted
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,13 +15,15 @@ from torch import Tensor, nn
 from vri.core import bilevel
 from vri.core.bilevel import HYPERGRADIENTS, CleanGradient, ForwardADMissing, LookAhead
 from vri.core.checks import Batch
-from vri.core.model import Forward, Outputs
+from vri.core.model import Forward, Outputs, take_step
 from vri.core.randomness import draw_seed, seeded
-from vri.methods.base import Method, Metrics, accuracy, read_metrics
-from vri.methods.options import must_be, one_of, refuse
+from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.options import Configured, option
+
+WITHOUT_BACKPROP = ("jvp", "finite_difference")  # ways to the meta gradient that need no differentiable look-ahead
 
 
-class MetaMethod(Method):
+class MetaMethod(Configured):
     """Learn a correction of the noisy labels from the gradient of the loss on trusted samples after a step.
 
     A method defines how its networks correct a batch (`correct`) and what the classifier then minimises (`loss`). It
@@ -30,8 +31,6 @@ class MetaMethod(Method):
     Algorithm 1 for all of them; `VRI.step` is the same with VRI's own equations written out.
 
     Args:
-        model: any `nn.Module` that returns logits, or (logits, features), already on its device.
-        num_classes: c.
         optimizer: trains the model's parameters; those that it doesn't hold stay frozen. Its learning rate is α, both
             in the real update and in the look-ahead; the look-ahead uses no momentum and no weight decay.
         hypergradient: how the meta gradient is computed: "jvp" (exact), "finite_difference" (cheaper) or "backprop".
@@ -39,66 +38,42 @@ class MetaMethod(Method):
         clean_weight: γ, adds γ·∇L_meta, which the look-ahead has computed anyway, to the classifier's own update on
             the steps that compute it. Beyond the papers; 0 leaves it out.
         clean_updates: after this many updates of the meta networks, γ falls as one over their number; None keeps it
-        constant. meta_lr: learning rate of the meta networks' Adam. meta_weight_decay: weight decay of that Adam.
+            constant.
+        meta_lr: learning rate of the meta networks' Adam.
+        meta_weight_decay: weight decay of that Adam.
         meta_amsgrad: let that Adam divide by the largest gradients it has seen instead of the recent ones (AMSGrad).
-        meta_optimizer: builds another optimizer from their parameters, instead of Adam. meta_smoothing: label smoothing
-        in the meta loss. lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or
-        several). lookahead_lr: α of the look-ahead, times the schedule; the optimizer's learning rate if not given. For
+        meta_optimizer: builds another optimizer from their parameters, instead of Adam.
+        meta_smoothing: label smoothing in the meta loss.
+        lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or several).
+        lookahead_lr: α of the look-ahead, times the schedule; the optimizer's learning rate if not given. For
             optimizers that don't multiply the gradient by the learning rate.
         lagged: use the look-ahead step as the real one too; the meta networks then lag by one step, and one backward
             pass is saved.
-        mistakes: what the subclass found wrong with its options, see `methods.options`.
-        options: generator, head, feature_dim and autocast, as in `Method`; the meta networks stay in full precision.
+        autocast: torch.bfloat16 for mixed precision; the meta networks stay in full precision.
     """
 
     needs_trusted = True
     can_select = True
+
+    hypergradient: str = option("jvp", HYPERGRADIENTS)
+    meta_every: int = option(1, "at least 1")
+    clean_weight: float = option(0.0, "0 or more")
+    clean_updates: int | None = option(None, "None or at least 1")
+    meta_lr: float = option(1e-3, "more than 0")
+    meta_weight_decay: float = option(0.0, "0 or more")
+    meta_amsgrad: bool = option(False)
+    meta_optimizer: Any = option(None)  # builds the optimizer, which then takes its place
+    meta_smoothing: float = option(0.0, "a number in [0, 1)")
+    lookahead: str | Sequence[str] = option("all")
+    lookahead_lr: float | None = option(None, "None or more than 0")
+    lagged: bool = option(False, "False where lookahead is not 'all'", lambda m: not m.lagged or m.lookahead == "all")
     kl_weight: float | None = None  # λ: the meta networks minimise L_meta(θ̂) + α·λ·KL; None if there is no KL term
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        hypergradient: str = "jvp",
-        meta_every: int = 1,
-        clean_weight: float = 0.0,
-        clean_updates: int | None = None,
-        meta_lr: float = 1e-3,
-        meta_weight_decay: float = 0.0,
-        meta_amsgrad: bool = False,
-        meta_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None,
-        meta_smoothing: float = 0.0,
-        lookahead: str | Sequence[str] = "all",
-        lookahead_lr: float | None = None,
-        lagged: bool = False,
-        mistakes: Sequence[str] = (),
-        **options: Any,
-    ) -> None:
-        wrong = [
-            *mistakes,
-            *one_of("hypergradient", hypergradient, HYPERGRADIENTS),
-            *must_be("meta_every", meta_every, meta_every >= 1, "at least 1"),
-            *must_be("clean_weight", clean_weight, clean_weight >= 0, "0 or more"),
-            *must_be("clean_updates", clean_updates, clean_updates is None or clean_updates >= 1, "None or at least 1"),
-            *must_be("meta_lr", meta_lr, meta_lr > 0, "more than 0"),
-            *must_be("meta_weight_decay", meta_weight_decay, meta_weight_decay >= 0, "0 or more"),
-            *must_be("meta_smoothing", meta_smoothing, 0 <= meta_smoothing < 1, "a number in [0, 1)"),
-            *must_be("lookahead_lr", lookahead_lr, lookahead_lr is None or lookahead_lr > 0, "None or more than 0"),
-            *must_be("lagged", lagged, not lagged or lookahead == "all", "False where lookahead is not 'all'"),
-        ]
-        refuse(type(self).__name__, wrong)
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.hypergradient, self.meta_every = hypergradient, meta_every
-        self.clean_weight, self.clean_updates = clean_weight, clean_updates
-        self.meta_smoothing, self.lagged, self.lookahead = meta_smoothing, lagged, lookahead
-        self.lookahead_lr = lookahead_lr
         self._first_rates = self.classifier.rates  # `lookahead_lr` keeps their proportions
+        self._look_ahead_names = self._select(self.lookahead)
         self.steps = 0
-        self._look_ahead_names = self._select(lookahead)
-        adam = partial(torch.optim.Adam, lr=meta_lr, weight_decay=meta_weight_decay, amsgrad=meta_amsgrad, fused=True)
-        self._make_meta_optimizer = adam if meta_optimizer is None else meta_optimizer
         self.meta_parameters: Sequence[Tensor] = []  # what is learned from the trusted samples
         self.saved += ["steps"]
 
@@ -111,8 +86,12 @@ class MetaMethod(Method):
             networks = build()
         for name, network in networks.items():
             setattr(self, name, network.to(self.classifier.device, self.classifier.dtype))
-        parameters = [p for network in networks.values() for p in network.parameters()]
-        self.meta_parameters, self.meta_optimizer = parameters, self._make_meta_optimizer(parameters, **adam)
+        self.meta_parameters = learned = [p for network in networks.values() for p in network.parameters()]
+        if self.meta_optimizer is None:
+            how = {"lr": self.meta_lr, "weight_decay": self.meta_weight_decay, "amsgrad": self.meta_amsgrad}
+            self.meta_optimizer = torch.optim.Adam(learned, **{**how, **adam}, fused=True)
+        else:
+            self.meta_optimizer = self.meta_optimizer(learned)
         self.saved += [*networks, "meta_optimizer"]
 
     # what a method defines
@@ -213,11 +192,7 @@ class MetaMethod(Method):
 
     def learn(self, gradient: Sequence[Tensor]) -> None:
         """One step of the meta optimizer."""
-        for parameter, grad in zip(self.meta_parameters, gradient, strict=True):
-            parameter.grad = grad
-        self.meta_optimizer.step()
-        for parameter in self.meta_parameters:
-            parameter.grad = None
+        take_step(self.meta_optimizer, dict(zip(self.meta_parameters, gradient, strict=True)))
 
     def update(
         self,

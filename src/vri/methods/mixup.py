@@ -1,13 +1,12 @@
 """mixup: train on interpolations of samples."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vri.core import objective
-from vri.core.checks import Batch
+from vri.core.checks import Batch, on_leaves
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Cost, Metrics, Rates, accuracy
 from vri.methods.cross_entropy import CrossEntropy
@@ -16,17 +15,17 @@ from vri.methods.options import option
 
 def mix(inputs: Any, order: Tensor, share: float) -> Any:
     """λ·x + (1 − λ)·x[order] of a tensor, or of each in a tuple or mapping."""
-    if isinstance(inputs, Mapping):
-        return {key: mix(value, order, share) for key, value in inputs.items()}
-    if isinstance(inputs, (tuple, list)):
-        return tuple(mix(value, order, share) for value in inputs)
-    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-        kind = str(inputs.dtype).removeprefix("torch.") if isinstance(inputs, Tensor) else type(inputs).__name__
-        raise TypeError(
-            f"mixup got inputs of type {kind}, expected floating-point tensors: only they have values in between; "
-            "convert images to float, embed token ids before the model, or take another method"
-        )
-    return share * inputs + (1 - share) * inputs[order]
+
+    def mixed(tensor: Any) -> Tensor:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.") if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(
+                f"mixup got inputs of type {kind}, expected floating-point tensors: only they have values in between; "
+                "convert images to float, embed token ids before the model, or take another method"
+            )
+        return share * tensor + (1 - share) * tensor[order]
+
+    return on_leaves(mixed, inputs)
 
 
 def draw_mixture(alpha: float, count: int, generator: torch.Generator, device: torch.device) -> tuple[float, Tensor]:
@@ -48,7 +47,6 @@ class Mixup(CrossEntropy):
     Args:
         alpha: α; 1 is the paper's for CIFAR; against noisy labels the paper finds 8 to 32 better there. 0 is λ = 1,
             plain cross-entropy.
-        options: as in `CrossEntropy`.
     """
 
     name = "mixup"

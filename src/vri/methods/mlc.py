@@ -12,7 +12,7 @@ from vri.core.model import Outputs
 from vri.methods.base import Cost, Rates
 from vri.methods.losses import one_hot
 from vri.methods.meta import MetaMethod
-from vri.methods.options import must_be
+from vri.methods.options import option
 
 
 class LabelNetwork(nn.Module):
@@ -43,18 +43,22 @@ class MLC(MetaMethod):
     correction of Wang et al. 2020, which learns a transition matrix.
 
     Departures: the look-ahead is a single plain SGD step (the paper's k = 1). The public code can also train on half of
-    each trusted batch; here `clean_weight` does that.
+    each trusted batch; here `clean_weight` does that. The authors use AMSGrad with learning rate 3e-4.
 
     Args:
         hidden: hidden widths of the network.
         label_dim: size of the label embedding.
-        options: see `MetaMethod`. The authors use AMSGrad with learning rate 3e-4.
     """
 
     name = "mlc"
     paper = "Zheng et al. 2021, Meta Label Correction for Noisy Label Learning, AAAI"
     cost = Cost(2.9, 2.2)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
+
+    hidden: Sequence[int] = option((128, 128), "widths of at least 1")
+    label_dim: int = option(64, "at least 1")
+    meta_lr = 3e-4
+    meta_amsgrad = True
 
     label_network: LabelNetwork
 
@@ -64,27 +68,13 @@ class MLC(MetaMethod):
         num_classes: int,
         optimizer: torch.optim.Optimizer,
         *,
-        hidden: Sequence[int] = (128, 128),
-        label_dim: int = 64,
-        meta_lr: float = 3e-4,
-        meta_amsgrad: bool = True,
-        lookahead: str | Sequence[str] = "all",
         lagged: bool | None = None,
         **options: Any,
     ) -> None:
-        lagged = lookahead == "all" if lagged is None else lagged  # a partial look-ahead can't be the real step
-        mistakes = [
-            *must_be("hidden", hidden, all(size >= 1 for size in hidden), "widths of at least 1"),
-            *must_be("label_dim", label_dim, label_dim >= 1, "at least 1"),
-        ]
-        own: dict[str, Any] = {
-            "meta_lr": meta_lr,
-            "meta_amsgrad": meta_amsgrad,
-            "lookahead": lookahead,
-            "lagged": lagged,
-        }
-        super().__init__(model, num_classes, optimizer, **own, **options, mistakes=mistakes)
-        shape = (self.classifier.feature_dim, num_classes, hidden, label_dim)
+        if lagged is None:
+            lagged = options.get("lookahead", "all") == "all"  # a partial look-ahead can't be the real step
+        super().__init__(model, num_classes, optimizer, lagged=lagged, **options)
+        shape = (self.classifier.feature_dim, num_classes, self.hidden, self.label_dim)
         self.learn_with(lambda: {"label_network": LabelNetwork(*shape)})
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Tensor:

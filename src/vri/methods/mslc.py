@@ -12,7 +12,7 @@ from vri.core.model import Outputs
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.meta import LossNetwork, MetaMethod
-from vri.methods.options import must_be
+from vri.methods.options import option
 
 
 class Corrected(NamedTuple):
@@ -33,7 +33,8 @@ class MSLC(MetaMethod):
     It needs the samples' numbers as the third part of each training batch, and `begin_training` before the first step;
     the loop does both. For a sample without a memory yet, the current prediction serves as the previous one.
 
-    Departures: the paper's text was not available to us, only its abstract and the settings of its public code.
+    Departures: the paper's text was not available to us, only its abstract and the settings of its public code. The
+    authors use Adam with learning rate 1e-3 and weight decay 1e-4.
 
     Args:
         warmup_share: share of the epochs that the first phase takes; the authors use 80 of 120.
@@ -41,7 +42,6 @@ class MSLC(MetaMethod):
             probabilities (False) `current` has no gradient: its cross-entropy with itself is at its minimum. What is
             remembered is soft in both cases.
         hidden: width of the hidden layers.
-        options: see `MetaMethod`. The authors use Adam with learning rate 1e-3 and weight decay 1e-4.
     """
 
     name = "mslc"
@@ -50,34 +50,21 @@ class MSLC(MetaMethod):
     tuned = Rates((0.02, 5e-3), (0.05, 5e-4))
     needs_index = True
 
+    warmup_share: float = option(2 / 3, "a number in [0, 1)")
+    hard: bool = option(True)
+    hidden: int = option(100, "at least 1")
+    meta_weight_decay = 1e-4
+
     label_share: LossNetwork
     previous_share: LossNetwork
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        warmup_share: float = 2 / 3,
-        hard: bool = True,
-        hidden: int = 100,
-        meta_weight_decay: float = 1e-4,
-        **options: Any,
-    ) -> None:
-        mistakes = [
-            *must_be("warmup_share", warmup_share, 0 <= warmup_share < 1, "a number in [0, 1)"),
-            *must_be("hidden", hidden, hidden >= 1, "at least 1"),
-        ]
-        options = {"meta_weight_decay": meta_weight_decay, **options, "mistakes": mistakes}
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.warmup_share, self.hard = warmup_share, hard
         self.warming = False  # in the first phase
         self.memory = self.remember("memory", num_classes)  # row of zeros: nothing remembered
         self._index = torch.empty(0, dtype=torch.long)  # of the current batch
-        self.learn_with(
-            lambda: {name: LossNetwork(hidden, torch.sigmoid) for name in ("label_share", "previous_share")}
-        )
+        names = ("label_share", "previous_share")
+        self.learn_with(lambda: {name: LossNetwork(self.hidden, torch.sigmoid) for name in names})
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Correct labels once the first phase is over."""

@@ -9,7 +9,7 @@ from vri.core.model import Outputs
 from vri.methods.base import Cost, Rates
 from vri.methods.losses import sample_losses
 from vri.methods.meta import LossNetwork, MetaMethod
-from vri.methods.options import must_be
+from vri.methods.options import option
 
 
 class MWNet(MetaMethod):
@@ -18,13 +18,12 @@ class MWNet(MetaMethod):
     The classifier minimises 1/n Σ V(Lᵢ)·Lᵢ. As in the paper's update equations, V multiplies ∇Lᵢ: no gradient passes to
     the classifier through the input of V.
 
-    Departures: none.
+    Departures: none. The paper uses Adam with learning rate 1e-3 and weight decay 1e-4.
 
     Args:
         hidden: width of the hidden layer.
         normalize: divide the weights by their sum instead of by n. The paper's equations don't; the authors' code for
             imbalanced classes does.
-        options: see `MetaMethod`. The paper uses Adam with learning rate 1e-3 and weight decay 1e-4.
     """
 
     name = "mw-net"
@@ -32,24 +31,15 @@ class MWNet(MetaMethod):
     cost = Cost(3.5, 2.2)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
+    hidden: int = option(100, "at least 1")
+    normalize: bool = option(False)
+    meta_weight_decay = 1e-4
+
     weight_network: LossNetwork
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        hidden: int = 100,
-        normalize: bool = False,
-        meta_weight_decay: float = 1e-4,
-        **options: Any,
-    ) -> None:
-        mistakes = must_be("hidden", hidden, hidden >= 1, "at least 1")
-        options = {"meta_weight_decay": meta_weight_decay, **options, "mistakes": mistakes}
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.normalize = normalize
-        self.learn_with(lambda: {"weight_network": LossNetwork(hidden, torch.sigmoid)})
+        self.learn_with(lambda: {"weight_network": LossNetwork(self.hidden, torch.sigmoid)})
 
     def correct(self, outputs: Outputs, labels: Tensor, drawn: Any) -> Tensor:
         """Weights V(Lᵢ) (n,)."""

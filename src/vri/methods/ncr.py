@@ -42,7 +42,8 @@ class NCR(CrossEntropy):
     last layer. As in the authors' code, the gradient also flows through the neighbours and their weights.
 
     Departures: when to start is given as a share of the epochs. With several workers, each looks for neighbours in its
-    own part of the batch. The paper's forms with mixup are `vri.train(..., mixup=...)`.
+    own part of the batch. The paper's forms with mixup are `vri.train(..., mixup=...)`. The authors' learning rate is
+    0.1.
 
     Args:
         weight: α; 0 is plain cross-entropy.
@@ -50,7 +51,6 @@ class NCR(CrossEntropy):
             40 % of web labels in mini-ImageNet, where batches have 128 samples.
         temperature: T.
         start_share: share of the epochs with CE alone; the authors use 10 epochs of 130.
-        options: as in `CrossEntropy`. The authors' learning rate is 0.1.
     """
 
     name = "ncr"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vri.core.objective import Gaussian
 from vri.methods.base import Cost, Rates
-from vri.methods.options import refuse, useless
+from vri.methods.options import refused
 from vri.methods.vri import VRI
 
 
@@ -16,10 +16,6 @@ class NonBayesian(VRI):
 
     The paper multiplies "the features computed by the classification network" in this variant; we read that as its
     logits, as in VRI itself. The network is VRI's and outputs log-variances too, but nothing trains or reads them.
-
-    Args:
-        options: those of `VRI`, except those about distributions: `samples`, `kl_weight`, `kl_route` and
-            `log_var_bound`.
     """
 
     name = "non-bayesian"
@@ -27,12 +23,11 @@ class NonBayesian(VRI):
     cost = Cost(2.3, 2.3)
     tuned = Rates((0.05, 5e-3), (0.02, 5e-3))
     has_prior = False
+    samples = kl_weight = kl_route = log_var_bound = refused("nothing is drawn")
 
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
-        refuse(
-            "NonBayesian", useless(options, ("samples", "kl_weight", "kl_route", "log_var_bound"), "nothing is drawn")
-        )
-        super().__init__(model, num_classes, optimizer, **options, samples=1)
+        super().__init__(model, num_classes, optimizer, **options)
+        self.samples = 1
 
     def draw(self, count: int) -> Tensor:
         """No ε: v is the mean."""

@@ -1,6 +1,7 @@
 """Options of methods, checked all at once: each mistake says what came and what was expected."""
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ RANGES: dict[str, Callable[[Any], bool]] = {
     "a number in [0, 1)": lambda x: 0 <= x < 1,
     "a number in (0, 1]": lambda x: 0 < x <= 1,
     "a number in (0, 1)": lambda x: 0 < x < 1,
+    "widths of at least 1": lambda x: all(width >= 1 for width in x),
 }
 
 
@@ -27,50 +29,108 @@ class Option(NamedTuple):
 
     default: Any
     expected: str
-    right: Callable[[Any], bool] | None  # whether the options of a method are as expected; None: see `RANGES`
+    fits: Callable[[Any, Any], bool]  # whether a value is as expected, beside the other options of a method
 
 
-def option(default: Any, expected: str = "anything", right: Callable[[Any], bool] | None = None) -> Any:
-    """An option in the body of a `Configured` class: ``weight: float = option(3.0, "0 or more")``."""
-    return Option(default, expected, right)
+def option(
+    default: Any, expected: str | Collection[str] = "anything", right: Callable[[Any], bool] | None = None
+) -> Any:
+    """An option in the body of a `Configured` class: ``weight: float = option(3.0, "0 or more")``.
+
+    `expected` is a name in `RANGES`, choices, or any words if `right` tells whether a method's options are as they say.
+    None is right where it is the default. A subclass changes the default by an attribute of the same name.
+    """
+    if right is not None:
+        return Option(default, str(expected), lambda value, method: right(method))
+    if not isinstance(expected, str):
+        return Option(default, f"one of {', '.join(expected)}", lambda value, method: value in expected)
+    inside, optional = RANGES[expected.removeprefix("None or ")], default is None
+    return Option(default, expected, lambda value, method: (optional and value is None) or inside(value))
+
+
+class Refused(NamedTuple):
+    """An option of the parent class that has no effect here."""
+
+    why: str
+
+
+def refused(why: str) -> Any:
+    """In place of an inherited option: ``lagged = refused("there is no meta network")``."""
+    return Refused(why)
 
 
 class Configured(Method):
     """A method with options of its own: keywords of the constructor, attributes, the same when a run is resumed."""
 
     options: Mapping[str, Option] = {}  # by name, inherited ones included
+    refused: Mapping[str, str] = {}  # and why
+    words: Mapping[str, str] = {}  # on each keyword, from the docstrings
     __signature__ = inspect.signature(Method)
 
     def __init_subclass__(cls) -> None:
-        """Collect the options, leave their defaults as attributes, and name all keywords in the signature."""
+        """Collect the options, leave their defaults as attributes, and name all keywords in signature and docstring."""
         super().__init_subclass__()
-        own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
-        cls.options = {**cls.options, **own}
-        for name, held in own.items():
-            setattr(cls, name, held.default)
-        _, *named = inspect.signature(cls.__init__).parameters.values()
-        if named and named[-1].kind is Parameter.VAR_KEYWORD:  # stands for its options and its parent's keywords
-            named.pop()
-            parent = next(base for base in cls.__mro__[1:] if issubclass(base, Configured))
-            kinds, kind = cls.__annotations__, Parameter.KEYWORD_ONLY
-            keywords = [Parameter(n, kind, default=o.default, annotation=kinds.get(n)) for n, o in own.items()]
-            keywords += [p for p in inspect.signature(parent).parameters.values() if p.kind is kind]
-            named += [p for p in keywords if p.name not in {q.name for q in named}]
-        cls.__signature__ = inspect.Signature(named)
+        own: dict[str, Option] = {}
+        for name, value in list(vars(cls).items()):
+            if isinstance(value, Refused):
+                cls.refused = {**cls.refused, name: value.why}
+                delattr(cls, name)
+            elif isinstance(value, Option):
+                own[name] = value
+                setattr(cls, name, value.default)
+            elif name in cls.options:
+                own[name] = cls.options[name]._replace(default=value)
+        fresh = {name: held for name, held in own.items() if name not in cls.options}
+        cls.options = {n: held for n, held in {**fresh, **cls.options, **own}.items() if n not in cls.refused}
+        cls.__signature__ = _signature(cls, own)
+        _describe(cls)
 
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         for name in self.options.keys() & options.keys():
             setattr(self, name, options.pop(name))
         mistakes = []
-        for name, (_, expected, right) in self.options.items():
+        for name, (_, expected, fits) in self.options.items():
             value = getattr(self, name)
-            mistakes += must_be(name, value, right(self) if right else RANGES[expected](value), expected)
+            mistakes += must_be(name, value, fits(value, self), expected)
+        for name, why in self.refused.items():
+            mistakes += useless(options, [name], why)
         refuse(type(self).__name__, mistakes)
         super().__init__(model, num_classes, optimizer, **options)
 
     def settings(self) -> dict[str, Any]:
         """All options of its own."""
         return {name: getattr(self, name) for name in self.options}
+
+
+def _signature(cls: type[Configured], own: Mapping[str, Option]) -> inspect.Signature:
+    """That of the constructor; ``**options`` stands for the options and the keywords of the parent class."""
+    _, *named = inspect.signature(cls.__init__).parameters.values()
+    if named and named[-1].kind is Parameter.VAR_KEYWORD:
+        named.pop()
+        parent, keyword = next(base for base in cls.__mro__[1:] if issubclass(base, Configured)), Parameter.KEYWORD_ONLY
+        inherited = {p.name: p for p in inspect.signature(parent).parameters.values() if p.kind is keyword}
+        kinds = {name: kind for base in reversed(cls.__mro__) for name, kind in inspect.get_annotations(base).items()}
+        mine = {n: Parameter(n, keyword, default=held.default, annotation=kinds.get(n)) for n, held in own.items()}
+        fresh = {name: p for name, p in mine.items() if name not in inherited}
+        hidden = {p.name for p in named} | set(cls.refused)
+        named += [p for name, p in {**fresh, **inherited, **mine}.items() if name not in hidden]
+    return inspect.Signature(named)
+
+
+def _describe(cls: type[Configured]) -> None:
+    """Let the docstring's Args name all keywords, inherited ones too, in the order of the signature."""
+    about, own = _words(cls.__doc__)
+    cls.words = {**(cls.words or _words(Method.__doc__)[1]), **own}
+    shown = [cls.words[name] for name in inspect.signature(cls).parameters if name in cls.words]
+    if about:
+        cls.__doc__ = "\n".join([about, "", "Args:", *shown])
+
+
+def _words(doc: str | None) -> tuple[str, dict[str, str]]:
+    """A docstring without its Args, and these by name, each with its line breaks."""
+    about, _, arguments = inspect.cleandoc(doc or "").partition("\n\nArgs:\n")
+    entries = re.split(r"\n(?=    \w)", arguments) if arguments else []
+    return about, {entry.partition(":")[0].strip(): entry for entry in entries}
 
 
 def refuse(method: str, mistakes: Collection[str]) -> None:

@@ -48,7 +48,6 @@ class PeerLoss(Configured):
 
     Args:
         weight: α after its growth; 0 is cross-entropy except for the 1e-5.
-        options: as in `Method`.
     """
 
     name = "peer-loss"

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
+from vri.core.model import take_step
 from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
@@ -41,7 +42,7 @@ class PES(CrossEntropy):
     epochs has one or none of them. Adam's rate is 0.25 / steps if it isn't given, so that weights get as far as at the
     authors' 1e-4 on CIFAR-10. A batch is divided as it comes. Samples are predicted without augmentation. A batch ends
     with the numbers of its samples; in a loop of your own call `begin_training` and `begin_epoch`, and set
-    `method.confident`.
+    `method.confident`. The authors' learning rate is 0.1, for `semi` 0.02.
 
     Args:
         warmup_share: share of the epochs spent on the first phase; the authors have 25 of 200 for CIFAR-10. For
@@ -54,7 +55,6 @@ class PES(CrossEntropy):
             over 16/300 of the epochs.
         temperature: of sharpening.
         alpha: of MixMatch's Beta distribution, in the first half of the training; 0.75 in the second. 0 mixes nothing.
-        options: as in `CrossEntropy`. The authors' learning rate is 0.1, for `semi` 0.02.
     """
 
     name = "pes"
@@ -160,12 +160,7 @@ class PES(CrossEntropy):
         (of_logits,) = torch.autograd.grad(loss, logits)
         metrics = read_metrics(forward, loss=loss, accuracy=accuracy(logits, labels))
         gradient = self.classifier.gradient(forward, (of_logits, None), names, keep=False)
-        held = [(self.classifier.parameters[name], self.classifier.parameters[name].grad) for name in names]
-        for name, (parameter, _) in zip(names, held, strict=True):
-            parameter.grad = gradient[name]
-        optimizer.step()
-        for parameter, grad in held:
-            parameter.grad = grad
+        take_step(optimizer, {self.classifier.parameters[name]: gradient[name] for name in names})
         return metrics
 
     def _agree(self, inputs: Any, labels: Tensor, index: Tensor) -> Metrics:

@@ -40,7 +40,6 @@ class PLC(CrossEntropy):
         most: largest δ.
         warmup_epochs: epochs without relabelling.
         window: epochs of which predictions are averaged.
-        options: as in `CrossEntropy`.
     """
 
     needs_index = True

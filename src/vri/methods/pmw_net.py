@@ -12,7 +12,7 @@ from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Cost, Rates
 from vri.methods.losses import sample_losses
 from vri.methods.meta import LossNetwork, MetaMethod
-from vri.methods.options import must_be
+from vri.methods.options import option
 
 _SMALLEST = 1e-2  # of the two parameters; closer to 0 the derivative of a draw grows without bound
 
@@ -49,12 +49,12 @@ class PMWNet(MetaMethod):
 
     Departures: the paper's text was not available to us, only what the VRI paper says about it and the settings of its
     public code. That code resets the prior to uniform at every epoch; here it persists. 0.01 is added to α and β, since
-    the derivative of a draw grows without bound as they approach 0.
+    the derivative of a draw grows without bound as they approach 0. The authors use Adam with learning rate 1e-3 and
+    weight decay 1e-4.
 
     Args:
         kl_weight: λ.
         hidden: width of the hidden layers.
-        options: see `MetaMethod`. The authors use Adam with learning rate 1e-3 and weight decay 1e-4.
     """
 
     name = "pmw-net"
@@ -62,27 +62,15 @@ class PMWNet(MetaMethod):
     cost = Cost(3.4, 2.2)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
+    kl_weight: float | None = option(1e-3, "0 or more")
+    hidden: int = option(100, "at least 1")
+    meta_weight_decay = 1e-4
+
     beta_network: BetaNetwork
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        kl_weight: float = 1e-3,
-        hidden: int = 100,
-        meta_weight_decay: float = 1e-4,
-        **options: Any,
-    ) -> None:
-        mistakes = [
-            *must_be("kl_weight", kl_weight, kl_weight >= 0, "0 or more"),
-            *must_be("hidden", hidden, hidden >= 1, "at least 1"),
-        ]
-        options = {"meta_weight_decay": meta_weight_decay, **options, "mistakes": mistakes}
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.kl_weight = kl_weight
-        self.learn_with(lambda: {"beta_network": BetaNetwork(hidden)})
+        self.learn_with(lambda: {"beta_network": BetaNetwork(self.hidden)})
 
     def draw(self, count: int) -> int:
         """Seed of the weights: Beta distributions use only the global generator."""

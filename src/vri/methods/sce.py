@@ -35,7 +35,6 @@ class SCE(CrossEntropy):
         alpha: α, weight of cross-entropy.
         beta: β, weight of reverse cross-entropy.
         log_zero: A, below 0. In a soft label every logarithm below it is raised to it.
-        options: as in `CrossEntropy`.
     """
 
     name = "sce"

@@ -34,14 +34,13 @@ class SOP(CrossEntropy):
     Departures: u and v start all at the same small number, where the authors draw it. Their gradients are those of a
     mean over 128 samples, the authors' batch, whatever the batch is, so that a rate means the same with any. A
     sample's u and v move once per epoch and need tens of epochs to grow. A batch ends with the numbers of its samples;
-    in a loop of your own call `begin_training(size, None)` first.
+    in a loop of your own call `begin_training(size, None)` first. The authors' learning rate is 0.02.
 
     Args:
         lr_u: rate of u; 0 with lr_v = 0 is plain cross-entropy. The authors' example for 40 % of flips on CIFAR-100 has
             1 in the paper's form.
         lr_v: rate of v; 100 in that example, and 10 for uniform noise, in 300 epochs.
         start: what u and v start at; 1e-8 is the authors' standard deviation.
-        options: as in `CrossEntropy`. The authors' learning rate is 0.02.
     """
 
     needs_index = True
@@ -97,7 +96,6 @@ class SOPPlus(SOP):
     Args:
         consistency: λ_C; like λ_B that of the authors' configuration for CIFAR-100.
         balance: λ_B.
-        options: as in `SOP`.
     """
 
     name = "sop+"

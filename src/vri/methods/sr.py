@@ -42,7 +42,6 @@ class SR(Configured):
         growth: ρ.
         every: epochs after which λ grows.
         normalize: whether z is divided by its length.
-        options: as in `Method`.
     """
 
     name = "sr"

@@ -3,14 +3,13 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vri.core.model import Classifier, Forward, logits_of
+from vri.core.model import Classifier, Forward, logits_of, set_rate
 from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.layers import renew
@@ -24,15 +23,12 @@ class TwoNetworks(Configured):
 
     Args:
         model: the first network.
-        num_classes: c.
         optimizer: of the first network; the second's learning rates are copied from it at every step.
         second: the second network and its optimizer. If not given, the network is a copy of the first whose trained
             layers are initialised again by `reset_parameters`, and the optimizer is of the same kind with the same
             options. So give it if the first starts from pretrained weights.
-        generator: source of all randomness; seeded with 0 if not given.
         head: name of the last linear layer of both, if it can't be found.
         feature_dim: width of the features of both, for models that return (logits, features).
-        autocast: torch.bfloat16 for mixed precision.
     """
 
     networks = 2
@@ -45,20 +41,17 @@ class TwoNetworks(Configured):
         optimizer: torch.optim.Optimizer,
         *,
         second: Second | None = None,
-        head: str | None = None,
-        feature_dim: int | None = None,
-        autocast: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        known: dict[str, Any] = {"head": head, "feature_dim": feature_dim, "autocast": autocast}
-        super().__init__(model, num_classes, optimizer, **known, **options)
+        super().__init__(model, num_classes, optimizer, **options)
+        self.known = {name: options.get(name) for name in ("head", "feature_dim", "autocast")}  # of both networks
         first = self.classifier
         if second is None:
             second = draw_second(first, draw_seed(self.generator))
         else:
             _check_second(first, second)
         self.second_model, self.second_optimizer = second
-        self.classifiers = first, Classifier(self.second_model, num_classes, self.second_optimizer, **known)
+        self.classifiers = first, Classifier(self.second_model, num_classes, self.second_optimizer, **self.known)
         self.joint = Ensemble(self.model, self.second_model)
         self.saved += ["second_model", "second_optimizer"]
 
@@ -80,10 +73,7 @@ class TwoNetworks(Configured):
         if self.second_model.training != self.model.training:
             self.second_model.train(self.model.training)
         for mine, other in zip(self.optimizer.param_groups, self.second_optimizer.param_groups, strict=True):
-            if isinstance(other["lr"], Tensor):  # as in compiled optimizers
-                other["lr"].fill_(float(mine["lr"]))
-            else:
-                other["lr"] = float(mine["lr"])
+            set_rate(other, float(mine["lr"]))
 
     def descend_both(
         self,
@@ -109,6 +99,23 @@ class TwoNetworks(Configured):
         return found
 
 
+class SmallLoss(TwoNetworks):
+    """Two networks that leave out the share τ·min(T^c / T_k, 1) of each batch, with the largest losses, in epoch T."""
+
+    noise_rate: float  # τ
+    num_gradual: int  # T_k
+    exponent: float = 1.0  # c
+
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        super().__init__(model, num_classes, optimizer, **options)
+        self.forget = 0.0  # 1 − R(T)
+        self.saved += ["forget"]
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Set the share of a batch to leave out."""
+        self.forget = forget_rate(epoch, self.noise_rate, self.num_gradual, self.exponent)
+
+
 def networks_of(model: nn.Module) -> list[nn.Module]:
     """The networks of an ensemble, or the one there is."""
     return list(model.networks) if isinstance(model, Ensemble) else [model]
@@ -126,18 +133,6 @@ class Ensemble(nn.Module):
         batch = named or (inputs[0] if len(inputs) == 1 else inputs)
         log_p = torch.stack([logits_of(network, batch).log_softmax(1) for network in self.networks])
         return log_p.logsumexp(0) - math.log(len(self.networks))
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within this block; afterwards each layer is in its previous mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def disagreement(said: Sequence[Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """Variational Rectification Inference: the meta network draws a vector that rectifies a sample's logits."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from vri.core.networks import BOUNDS, PAPER_RATE, MetaNetwork, PriorNetwork, fol
 from vri.core.objective import SQUASHES, Gaussian
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.meta import MetaMethod
-from vri.methods.options import must_be, one_of
+from vri.methods.options import option, refused
 
 
 class VRI(MetaMethod):
@@ -22,23 +22,15 @@ class VRI(MetaMethod):
     vector v from (features, label), and π(v) rectifies the logits. At test time only `model` runs.
 
     Args:
-        model: any `nn.Module` that returns logits, or (logits, features), already on its device.
-        num_classes: c.
-        optimizer: trains the model's parameters; those that it doesn't hold stay frozen. Its learning rate is α, both
-            in the real update and in the look-ahead.
-        hypergradient: how the meta gradient is computed: "jvp" (exact), "finite_difference" (cheaper) or "backprop".
         samples: k, draws of the rectifying vector; more draws cost next to nothing here.
         kl_weight: λ. The meta networks minimise L_meta(θ̂) + α·λ·KL(q ‖ p). The look-ahead multiplies the first term by
             α; with the same factor in the second, λ means the same at every learning rate.
-        meta_every: update the meta networks at every m-th step.
         clean_weight: γ, adds γ·∇L_meta, which the look-ahead has computed anyway, to the classifier's own update.
             Beyond the paper; 0 is the paper.
         clean_updates: after this many updates of the meta networks, γ falls as one over their number; None keeps it
             constant. A large γ helps while these networks have hardly learned; later it would memorise the trusted
             samples, which then no longer give a signal. Beyond the paper.
         generator: source of all randomness (ε, dropout masks, initial meta networks); seeded with 0 if not given.
-        head: name of the last linear layer, if it can't be found.
-        feature_dim: width of the features, for a model that returns (logits, features).
         hidden: hidden widths of both meta networks. "auto" follows the width of the features, from 256-128 to 1024-512
             (see `networks.follow_features`); (1024, 512) is the paper, and costs more than a small classifier itself.
         label_dim: size of the label embedding.
@@ -59,13 +51,6 @@ class VRI(MetaMethod):
         meta_amsgrad: let that Adam divide by the largest gradients it has seen (AMSGrad). Plain Adam divides by the
             recent ones: once the trusted samples are learned and the meta gradient fades, KL and noise alone would move
             the networks just as fast, and they would forget. Beyond the paper; False is the paper.
-        meta_optimizer: builds another optimizer from their parameters, instead of Adam.
-        meta_smoothing: label smoothing in the meta loss.
-        lookahead: "all" parameters, only the "head", or those of the named layers (a prefix, or several).
-        lookahead_lr: α of the look-ahead, times the schedule; the optimizer's learning rate if not given. For
-            optimizers that don't multiply the gradient by the learning rate.
-        lagged: use the look-ahead step as the real one too; φ then lags by one step, and one backward pass is saved.
-        autocast: torch.bfloat16 for mixed precision; the meta networks stay in full precision.
     """
 
     name = "vri"
@@ -73,92 +58,47 @@ class VRI(MetaMethod):
     cost = Cost(2.4, 2.3)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
+    hidden: str | Sequence[int] = option(
+        "auto", "'auto' or widths", lambda m: not isinstance(m.hidden, str) or m.hidden == "auto"
+    )
+    squash: Any = option("sigmoid", SQUASHES)  # the name, then the function
+    kl_route: str = option("objective", ("objective", "features"))
+    bound: str = option("log_var", BOUNDS)
+    samples: int = option(4, "at least 1")
+    label_dim: int = option(64, "at least 1")
+    kl_weight: float | None = option(1e-3, "0 or more")
+    log_var_bound: float = option(1.0, "more than 0")
+    initial_mean: float = option(-2.0)
+    normalize: bool = option(True)
+    beliefs: bool = option(False)
+    meta_every = 2
+    clean_weight = 4.0
+    clean_updates = 300
+    meta_lr: float | None = option(None, "more than 0")  # type: ignore[assignment]
+    meta_amsgrad = True
+    meta_smoothing = 0.1
+    meta_weight_decay = refused("the meta networks have none")
+
     has_prior: bool = True  # False for its variants without prior and KL term
     meta_network: MetaNetwork
     prior_network: PriorNetwork
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        hypergradient: str = "jvp",
-        samples: int = 4,
-        kl_weight: float = 1e-3,
-        meta_every: int = 2,
-        clean_weight: float = 4.0,
-        clean_updates: int | None = 300,
-        generator: torch.Generator | None = None,
-        head: str | None = None,
-        feature_dim: int | None = None,
-        hidden: str | Sequence[int] = "auto",
-        label_dim: int = 64,
-        squash: str = "sigmoid",
-        kl_route: str = "objective",
-        bound: str = "log_var",
-        log_var_bound: float = 1.0,
-        initial_mean: float = -2.0,
-        normalize: bool = True,
-        beliefs: bool = False,
-        meta_lr: float | None = None,
-        meta_amsgrad: bool = True,
-        meta_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None,
-        meta_smoothing: float = 0.1,
-        lookahead: str | Sequence[str] = "all",
-        lookahead_lr: float | None = None,
-        lagged: bool = False,
-        autocast: torch.dtype | None = None,
-    ) -> None:
-        mistakes = [
-            *must_be("hidden", hidden, not isinstance(hidden, str) or hidden == "auto", "'auto' or widths"),
-            *one_of("squash", squash, SQUASHES),
-            *one_of("kl_route", kl_route, ("objective", "features")),
-            *one_of("bound", bound, BOUNDS),
-            *must_be("samples", samples, samples >= 1, "at least 1"),
-            *must_be("label_dim", label_dim, label_dim >= 1, "at least 1"),
-            *must_be("kl_weight", kl_weight, kl_weight >= 0, "0 or more"),
-            *must_be("log_var_bound", log_var_bound, log_var_bound > 0, "more than 0"),
-        ]
-        super().__init__(
-            model,
-            num_classes,
-            optimizer,
-            hypergradient=hypergradient,
-            meta_every=meta_every,
-            clean_weight=clean_weight,
-            clean_updates=clean_updates,
-            generator=generator,
-            head=head,
-            feature_dim=feature_dim,
-            meta_lr=PAPER_RATE if meta_lr is None else meta_lr,
-            meta_amsgrad=meta_amsgrad,
-            meta_optimizer=meta_optimizer,
-            meta_smoothing=meta_smoothing,
-            lookahead=lookahead,
-            lookahead_lr=lookahead_lr,
-            lagged=lagged,
-            autocast=autocast,
-            mistakes=mistakes,
-        )
-        self.samples, self.squash = samples, SQUASHES[squash]
-        self.kl_weight, self.kl_route = kl_weight if self.has_prior else None, kl_route
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        super().__init__(model, num_classes, optimizer, **options)
+        self.squash = SQUASHES[self.squash]
+        self.kl_weight = self.kl_weight if self.has_prior else None
         width = self.classifier.feature_dim
-        widths = follow_features(width) if hidden == "auto" else hidden
-        shape: dict[str, Any] = {
-            "hidden": widths,
-            "bound": bound,
-            "log_var_bound": log_var_bound,
-            "initial_mean": initial_mean,
-            "normalize": normalize,
-        }
+        widths = follow_features(width) if self.hidden == "auto" else self.hidden
+        names = ("bound", "log_var_bound", "initial_mean", "normalize")
+        shape: dict[str, Any] = {"hidden": widths} | {name: getattr(self, name) for name in names}
+        of_labels: dict[str, Any] = {"label_dim": self.label_dim, "beliefs": self.beliefs}
 
         def networks() -> dict[str, nn.Module]:
-            posterior = {"meta_network": MetaNetwork(width, num_classes, label_dim=label_dim, beliefs=beliefs, **shape)}
+            posterior = {"meta_network": MetaNetwork(width, num_classes, **of_labels, **shape)}
             return posterior | ({"prior_network": PriorNetwork(width, num_classes, **shape)} if self.has_prior else {})
 
-        follow = hidden == "auto" and meta_lr is None and meta_optimizer is None
-        self.learn_with(networks, **({"lr": follow_width(int(widths[0]))} if follow else {}))
+        rate = follow_width(int(widths[0])) if self.hidden == "auto" else PAPER_RATE
+        self.learn_with(networks, **({"lr": rate} if self.meta_lr is None else {}))
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One iteration of Algorithm 1."""

@@ -27,7 +27,6 @@ class VRIDivideMix(DivideMix):
 
     Args:
         rectification: options of `VRI`, as a mapping.
-        options: as in `DivideMix`, without those of its losses.
     """
 
     name = "vri-dividemix"
@@ -37,23 +36,12 @@ class VRIDivideMix(DivideMix):
 
     rectification: Mapping[str, Any] = option({})
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        head: str | None = None,
-        feature_dim: int | None = None,
-        autocast: torch.dtype | None = None,
-        **options: Any,
-    ) -> None:
-        known: dict[str, Any] = {"head": head, "feature_dim": feature_dim, "autocast": autocast}
-        super().__init__(model, num_classes, optimizer, **known, **options)
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        super().__init__(model, num_classes, optimizer, **options)
         self.rectification = dict(self.rectification or {})
-        known |= self.rectification
+        how = {**self.known, **self.rectification}
         self.first, self.second = (
-            VRI(one.model, num_classes, one.optimizer, generator=self.generator, **known) for one in self.classifiers
+            VRI(one.model, num_classes, one.optimizer, generator=self.generator, **how) for one in self.classifiers
         )
         for one in (self.first, self.second):  # the rest is saved already
             one.saved = [name for name in one.saved if name not in ("model", "optimizer", "generator")]

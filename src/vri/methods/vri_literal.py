@@ -2,33 +2,14 @@
 
 from typing import Any
 
-import torch
-from torch import nn
-
 from vri.methods.base import Cost, Rates
 from vri.methods.vri import VRI
-
-PAPER: dict[str, Any] = {
-    "kl_route": "features",
-    "kl_weight": 1e-3,
-    "samples": 2,  # as on CIFAR; 1 elsewhere
-    "clean_weight": 0.0,
-    "initial_mean": 0.0,
-    "meta_smoothing": 0.0,
-    "meta_every": 1,
-    "normalize": False,
-    "bound": "sigmoid",  # as in the table of architectures
-    "hidden": (1024, 512),
-    "meta_lr": 3e-4,
-    "meta_amsgrad": False,
-}
 
 
 class LiteralVRI(VRI):
     """VRI with the settings of its paper: KL inside the look-ahead and through the features, nothing beyond the paper.
 
-    Args:
-        options: those of `VRI`; those in `PAPER` have different defaults here.
+    The defaults that differ from those of `VRI` are in `PAPER`.
     """
 
     name = "vri-literal"
@@ -36,5 +17,18 @@ class LiteralVRI(VRI):
     cost = Cost(3.4, 2.3)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
-    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
-        super().__init__(model, num_classes, optimizer, **{**PAPER, **options})
+    kl_route = "features"
+    kl_weight = 1e-3
+    samples = 2  # as on CIFAR; 1 elsewhere
+    clean_weight = 0.0
+    initial_mean = 0.0
+    meta_smoothing = 0.0
+    meta_every = 1
+    normalize = False
+    bound = "sigmoid"  # as in the table of architectures
+    hidden = (1024, 512)
+    meta_lr = 3e-4
+    meta_amsgrad = False
+
+
+PAPER: dict[str, Any] = {name: value for name, value in vars(LiteralVRI).items() if name in VRI.options}

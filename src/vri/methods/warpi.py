@@ -12,7 +12,7 @@ from vri.core.networks import MetaNetwork
 from vri.core.objective import Gaussian
 from vri.methods.base import Cost, Rates
 from vri.methods.meta import MetaMethod
-from vri.methods.options import must_be
+from vri.methods.options import option
 
 
 class Vectors(NamedTuple):
@@ -28,13 +28,12 @@ class WarPI(MetaMethod):
     The predecessor of VRI: the network is smaller and reads the logits instead of the features, and there is no prior
     and no KL term. The classifier's loss is the mean over k draws. π is the sigmoid; mean and log-variance are free.
 
-    Departures: the layers have PyTorch's default initialisation.
+    Departures: the layers have PyTorch's default initialisation. The authors use Adam with learning rate 3e-4.
 
     Args:
         samples: k, draws of the rectifying vector.
         hidden: hidden widths of the network, with tanh between them.
         label_dim: size of the label embedding; c if not given.
-        options: see `MetaMethod`. The authors use Adam with learning rate 3e-4.
     """
 
     name = "warpi"
@@ -42,30 +41,17 @@ class WarPI(MetaMethod):
     cost = Cost(3.6, 2.2)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
+    samples: int = option(3, "at least 1")
+    hidden: Sequence[int] = option((100, 100), "widths of at least 1")
+    label_dim: int | None = option(None, "at least 1")
+    meta_lr = 3e-4
+
     meta_network: MetaNetwork
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_classes: int,
-        optimizer: torch.optim.Optimizer,
-        *,
-        samples: int = 3,
-        hidden: Sequence[int] = (100, 100),
-        label_dim: int | None = None,
-        meta_lr: float = 3e-4,
-        **options: Any,
-    ) -> None:
-        label_dim = num_classes if label_dim is None else label_dim
-        mistakes = [
-            *must_be("samples", samples, samples >= 1, "at least 1"),
-            *must_be("hidden", hidden, all(size >= 1 for size in hidden), "widths of at least 1"),
-            *must_be("label_dim", label_dim, label_dim >= 1, "at least 1"),
-        ]
-        options = {"meta_lr": meta_lr, **options, "mistakes": mistakes}
+    def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
-        self.samples = samples
-        shape: dict[str, Any] = {"hidden": hidden, "label_dim": label_dim, "bound": "none", "normalize": False}
+        label_dim = num_classes if self.label_dim is None else self.label_dim
+        shape: dict[str, Any] = {"hidden": self.hidden, "label_dim": label_dim, "bound": "none", "normalize": False}
         self.learn_with(lambda: {"meta_network": MetaNetwork(num_classes, num_classes, **shape)})
 
     def draw(self, count: int) -> Tensor:

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from vri.bench.timing import take_turns
+from vri.core.model import evaluating
 from vri.data.batches import Batches
 from vri.methods import VRI, CrossEntropy
 from vri.methods.base import Method
 from vri.paper.prepare import Prepared
-from vri.training.evaluation import modes_restored
 
 BINS = 60  # of the losses' histogram
 LARGEST = 12.0  # loss at its right end; larger ones count there
@@ -35,8 +35,7 @@ def rectification(method: Method, sets: Prepared) -> dict[str, Any]:
     batches = Batches(
         sets.train, _BATCH, seed=0, shuffle=False, drop_last=False, device=device, transform=sets.test_transform
     )
-    with modes_restored(method.model), torch.no_grad():
-        method.model.eval()
+    with evaluating(method.model), torch.no_grad():
         for inputs, labels, *_ in batches.epoch(0):
             logits, features = method.classifier.at({}, inputs, 0)
             corrected = method.rectify(logits, features, labels, _DRAWS)  # (draws, n, c)

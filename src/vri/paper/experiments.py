@@ -15,88 +15,56 @@ SCALES = ("quick", "medium", "paper")
 
 @dataclass(frozen=True)
 class TableRow:
-    """A method or a variant of one.
+    """A method or a variant of one."""
 
-    Attributes:
-        label: its name in the table.
-        settings: those that define it.
-        published: its name in the paper's table: (method, detail, backbone), the last two if they matter.
-    """
-
-    label: str
-    settings: Mapping[str, Any]
+    label: str  # its name in the table
+    settings: Mapping[str, Any]  # those that define it
+    # its name in the paper's table: (method, detail, backbone), the last two if they matter
     published: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Column:
-    """Data and noise, or whatever else varies between columns.
+    """Data and noise, or whatever else varies between columns."""
 
-    Attributes:
-        label: heading.
-        settings: those that define it.
-        group: panel or line of a figure that it belongs to.
-        x: its position on the axis of a figure.
-        choices: settings by name, of which every row takes the one with the best validation accuracy: the first seed
-            tries them all, the others run with what it chose. Without choices there is nothing to choose.
-        seeds: how many at most.
-        rows: labels of the rows that are run here; all if None.
-    """
-
-    label: str
-    settings: Mapping[str, Any]
-    group: str = ""
-    x: float = 0.0
+    label: str  # heading
+    settings: Mapping[str, Any]  # those that define it
+    group: str = ""  # panel or line of a figure that it belongs to
+    x: float = 0.0  # its position on the axis of a figure
+    # settings by name, of which every row takes the one with the best validation accuracy: the first seed tries
+    # them all, the others run with what it chose. Without choices there is nothing to choose.
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    seeds: int | None = None
-    rows: Sequence[str] | None = None
+    seeds: int | None = None  # how many at most
+    rows: Sequence[str] | None = None  # labels of the rows that are run here; all if None
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All runs of a table or figure at one scale.
+    """All runs of a table or figure at one scale."""
 
-    Attributes:
-        rows: methods.
-        columns: what they are tried on.
-        about: the setting in words.
-        rates: learning rate and weight decay by "data set, backbone" and by method, unless a row or column sets them.
-    """
-
-    rows: Sequence[TableRow]
-    columns: Sequence[Column]
-    about: str
+    rows: Sequence[TableRow]  # methods
+    columns: Sequence[Column]  # what they are tried on
+    about: str  # the setting in words
+    # learning rate and weight decay by "data set, backbone" and by method, unless a row or column sets them
     rates: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of the paper.
+    """A table or figure of the paper."""
 
-    Attributes:
-        name: the paper's label.
-        title: what it shows.
-        claim: what the paper concludes from it.
-        grids: by scale.
-        verdict: says in words whether the claim holds, given results.
-        draw: draws the figure; None for a table.
-        score: which accuracy counts at paper scale: that of the "last" epoch, or "last_10_mean" as in one of its
-            tables. With short schedules it is always the last.
-        examine: what else to examine at the end of each run.
-        compare: row that the others are compared with, seed by seed; None for no comparison.
-        early: whether the verdict can be read from a table with missing cells.
-    """
-
-    name: str
-    title: str
-    claim: str
-    grids: Mapping[str, Grid]
-    verdict: Callable[["Results"], str]
-    draw: Callable[["Results"], "Picture"] | None = None
+    name: str  # the paper's label
+    title: str  # what it shows
+    claim: str  # what the paper concludes from it
+    grids: Mapping[str, Grid]  # by scale
+    verdict: Callable[["Results"], str]  # says in words whether the claim holds, given results
+    draw: Callable[["Results"], "Picture"] | None = None  # draws the figure; None for a table
+    # which accuracy counts at paper scale: that of the "last" epoch, or "last_10_mean" as in one of its tables.
+    # With short schedules it is always the last.
     score: str = "last"
-    examine: str | None = None
-    compare: str | None = "VRI"
-    early: bool = False
+    examine: str | None = None  # what else to examine at the end of each run
+    compare: str | None = "VRI"  # row that the others are compared with, seed by seed; None for no comparison
+    early: bool = False  # whether the verdict can be read from a table with missing cells
 
     @property
     def folder(self) -> str:

@@ -1,13 +1,15 @@
 """The figures of the paper, drawn from results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vri.paper.experiments import Picture, Results
+from vri.paper.experiments import Column, Picture, Results
 from vri.paper.plots import COLOURS, transition_heatmap
 from vri.paper.verdicts import running_mean
 
@@ -33,13 +35,8 @@ def lines(axis: str, title: str) -> Callable[[Results], Picture]:
         for axes, group in zip(np.atleast_1d(figure.subplots(1, len(groups), sharey=True)), groups, strict=True):
             inside = [c for c in results.grid.columns if c.group == group]
             for row in results.rows:
-                colour, style, marker = LOOKS[row]
-                values = [results.scores(row, c.label) for c in inside]
-                mean = [float(np.mean(v)) if v else np.nan for v in values]
-                sd = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in values]
-                x = [c.x for c in inside]
-                axes.errorbar(x, mean, sd, color=colour, linestyle=style, marker=marker, capsize=3, label=row)
-                numbers += [[group, row, c, m, s, len(v)] for c, m, s, v in zip(x, mean, sd, values, strict=True)]
+                points = _accuracies(axes, results, row, inside, LOOKS[row], row)
+                numbers += [[group, row, *point] for point in points]
             axes.set(title=group, xlabel=axis, xticks=[c.x for c in inside])
             axes.grid(alpha=0.3)
         figure.axes[0].set_ylabel("test accuracy (%)")
@@ -99,8 +96,7 @@ def collapse(results: Results) -> Picture:
             curves = results.curves(row, column, "variance")
             if not curves:
                 continue
-            classes = 10
-            mean = np.mean(curves, axis=0) / np.sqrt(classes)
+            mean = np.mean(curves, axis=0) / np.sqrt(10)  # classes
             epochs = range(1, len(mean) + 1)
             colour, _, marker = LOOKS[method]
             axes.plot(
@@ -165,15 +161,10 @@ def sensitivity(results: Results) -> Picture:
     looks = [(COLOURS[0], "-", "o"), (COLOURS[4], "--", "s")]
     groups = list(dict.fromkeys(c.group for c in results.grid.columns))
     for axes, names in ((left, ["λ"]), (right, [g for g in groups if g != "λ"])):
-        for name, (colour, style, marker) in zip(names, looks, strict=False):
+        for name, look in zip(names, looks, strict=False):
             inside = [c for c in results.grid.columns if c.group == name]
-            values = [results.scores("VRI", c.label) for c in inside]
-            mean = [float(np.mean(v)) if v else np.nan for v in values]
-            sd = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in values]
-            x = [c.x for c in inside]
-            label = "flip 40 %" if name == "λ" else name
-            axes.errorbar(x, mean, sd, color=colour, linestyle=style, marker=marker, capsize=3, label=label)
-            numbers += [[name, at, m, s, len(v)] for at, m, s, v in zip(x, mean, sd, values, strict=True)]
+            points = _accuracies(axes, results, "VRI", inside, look, "flip 40 %" if name == "λ" else name)
+            numbers += [[name, *point] for point in points]
         axes.set_ylabel("test accuracy (%)")
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, loc="best")
@@ -185,6 +176,19 @@ def sensitivity(results: Results) -> Picture:
     right.minorticks_off()
     figure.suptitle(f"sensitivity of VRI ({results.scale} scale)")
     return Picture(figure, ["panel", "value", "accuracy", "sd", "seeds"], numbers)
+
+
+def _accuracies(
+    axes: Axes, results: Results, row: str, inside: Sequence[Column], look: tuple[Any, ...], label: str
+) -> list[list[object]]:
+    """Draw mean ± sd of a row along these columns; returns position, mean, sd and seeds of each."""
+    colour, style, marker = look
+    values = [results.scores(row, c.label) for c in inside]
+    mean = [float(np.mean(v)) if v else np.nan for v in values]
+    sd = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in values]
+    x = [c.x for c in inside]
+    axes.errorbar(x, mean, sd, color=colour, linestyle=style, marker=marker, capsize=3, label=label)
+    return [[at, m, s, len(v)] for at, m, s, v in zip(x, mean, sd, values, strict=True)]
 
 
 def _legend(figure: Figure) -> None:

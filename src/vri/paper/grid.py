@@ -40,17 +40,11 @@ _WAIT = 2.0  # seconds between two checks of runs that others work on
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a grid.
+    """One run of a grid."""
 
-    Attributes:
-        settings: everything that it depends on.
-        curves: whether the result contains all epochs or only the last one.
-        examine: what else to examine at the end of the training: a name in `examine.EXAMINATIONS`.
-    """
-
-    settings: Settings
-    curves: bool = False
-    examine: str | None = None
+    settings: Settings  # everything that it depends on
+    curves: bool = False  # whether the result contains all epochs or only the last one
+    examine: str | None = None  # what else to examine at the end of the training: a name in `examine.EXAMINATIONS`
 
     @cached_property
     def content(self) -> Record:
@@ -194,8 +188,7 @@ def _rounded(value: Any) -> Any:
 
 def _work_in_child(errors: "SimpleQueue[Exception]", runs: Sequence[Run], folder: Path, deadline: float | None) -> None:
     """A process of `run_grid`: passes its error on, and does not outlive the process that started it."""
-    if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)  # don't receive Ctrl-C from the terminal: `run_grid` passes it on, once
+    os.setpgid(0, 0)  # don't receive Ctrl-C from the terminal: `run_grid` passes it on, once
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -238,15 +231,8 @@ def submit(
 ) -> list[Any]:
     """Do the runs in jobs on a cluster; each job works until none is left.
 
-    Args:
-        runs: the runs to do.
-        folder: of the results, which all machines must see; its subfolder ``submitit`` has the logs.
-        cluster: "slurm", or "local" for processes on this machine.
-        processes: how many jobs.
-        options: of submitit's executor, such as ``slurm_partition``, ``timeout_min`` or ``gpus_per_node``.
-
-    Returns:
-        submitit's jobs.
+    All machines must see `folder`; its subfolder ``submitit`` has the logs. The cluster is "slurm", or "local" for
+    processes on this machine; `options` are those of submitit's executor. Returns submitit's jobs.
     """
     if cluster not in CLUSTERS:
         raise ValueError(f"cluster={cluster!r}: expected one of {', '.join(CLUSTERS)}")

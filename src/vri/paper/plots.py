@@ -79,13 +79,7 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def selection_figure(file: Path | BinaryIO, rows: Sequence[Mapping[str, float | int | None]], title: str) -> None:
-    """How good the samples that stand in for clean ones are, epoch by epoch, as PNG.
-
-    Args:
-        file: to write to.
-        rows: of a history, those with a selection.
-        title: above the picture.
-    """
+    """How good the samples that stand in for clean ones are, as PNG; `rows` are those epochs that have some."""
     names = {
         "selection_purity": "right labels among the selected",
         "selection_balance": "balance of their classes",

@@ -8,35 +8,19 @@ from importlib import resources
 
 @dataclass(frozen=True)
 class Published:
-    """One printed number.
+    """One printed number."""
 
-    Attributes:
-        table: the paper's own name of the table or figure.
-        dataset: data set.
-        noise: kind of noise.
-        ratio: share of noise as printed; None for real-world labels.
-        method: name of the row.
-        detail: what the row varies, such as k=3.
-        venue: where the method was published.
-        backbone: classifier.
-        accuracy: test accuracy in %.
-        std: its standard deviation, if printed.
-        minutes: per epoch, if printed.
-        note: where the paper contradicts itself.
-    """
-
-    table: str
-    dataset: str
-    noise: str
-    ratio: float | None
-    method: str
-    detail: str
-    venue: str
-    backbone: str
-    accuracy: float
-    std: float | None
-    minutes: float | None
-    note: str
+    table: str  # the paper's own name of the table or figure
+    dataset: str  # data set
+    noise: str  # kind of noise
+    ratio: float | None  # share of noise as printed; None for real-world labels
+    method: str  # name of the row
+    detail: str  # what the row varies, such as k=3
+    backbone: str  # classifier
+    accuracy: float  # test accuracy in %
+    std: float | None  # its standard deviation, if printed
+    minutes: float | None  # per epoch, if printed
+    note: str  # where the paper contradicts itself
 
     @property
     def column(self) -> str:
@@ -71,5 +55,5 @@ def published(table: str) -> tuple[Published, ...]:
 
 def _read(row: dict[str, str]) -> Published:
     numbers = {name: float(row[name]) if row[name] else None for name in ("ratio", "std", "minutes")}
-    texts = {name: row[name] for name in ("table", "dataset", "noise", "method", "detail", "venue", "backbone", "note")}
+    texts = {name: row[name] for name in ("table", "dataset", "noise", "method", "detail", "backbone", "note")}
     return Published(**texts, **numbers, accuracy=float(row["accuracy"]))  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
 """Tables of runs: one line of JSON per run, appended by any number of processes on any number of machines."""
 
+import fcntl
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import FileIO
@@ -11,11 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from vri.paper.settings import Settings
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 Record = dict[str, Any]
 
@@ -97,7 +92,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[FileIO | None]:
     with open(path, "ab+", buffering=0) as file:
         try:
             _lock(file, wait)
-        except (BlockingIOError, PermissionError):  # the second on Windows
+        except BlockingIOError:
             yield None
             return
         except OSError as error:
@@ -108,8 +103,4 @@ def locked(path: Path, wait: bool = True) -> Iterator[FileIO | None]:
 
 
 def _lock(file: FileIO, wait: bool) -> None:
-    if sys.platform == "win32":
-        file.seek(2**40)  # past the end: a locked range can't be read by others
-        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-    else:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

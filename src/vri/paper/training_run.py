@@ -2,7 +2,6 @@
 
 import json
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from torch.nn import functional
 
 import vri
 from vri import backbones
+from vri.bench.memory import peak
 from vri.data.batches import Batches, length, take
 from vri.data.splits import save_split, split_hash
 from vri.files import atomic_write
@@ -31,7 +31,7 @@ from vri.paper.runs import NOT_HASHED, Record
 from vri.paper.settings import TWO_PHASES, Settings, SettingsError
 from vri.training import batchnorm
 from vri.training import distributed as parallel
-from vri.training.evaluation import predict_part
+from vri.training.evaluation import predict_all
 from vri.training.loop import History, train
 from vri.training.optimizers import orthogonal
 from vri.training.precision import prepare_bfloat16, suits_bfloat16
@@ -118,7 +118,7 @@ def train_run(
     def write(finished: bool) -> None:
         record.update(summarise(rows), finished=finished, epochs=rows)
         record["seconds"] = before + time.perf_counter() - start
-        record["peak_memory_mb"] = _peak_memory(device)
+        record["peak_memory_mb"] = peak(str(device)) / 2**20
         if not parallel.first():
             return
         with atomic_write(out / RECORD) as file:
@@ -180,9 +180,8 @@ def select_with_first(
 ) -> tuple[Prepared, Record]:
     """Two phases: train a network on all samples; its smallest losses select the trusted set of the second one."""
     train(first, sets.train, epochs=settings.first_epochs or settings.epochs, out=out, **shared)
-    outputs = list(predict_part(first.model, sets.train, num_workers=settings.workers, transform=sets.test_transform))
-    losses = parallel.gather(torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in outputs]))
-    labels = parallel.gather(torch.cat([y for _, y in outputs]))
+    logits, labels = predict_all(first.model, sets.train, num_workers=settings.workers, transform=sets.test_transform)
+    losses = functional.cross_entropy(logits, labels, reduction="none")
     how = Selection(TWO_PHASES[settings.selection], settings.selection_size).sized(len(labels), epochs=2)
     chosen = select(how, losses, labels, len(sets.class_names), sets.true_labels)
     if chosen.remark is not None and parallel.first():
@@ -360,10 +359,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None
-
-
-def _peak_memory(device: torch.device) -> float:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, kilobytes elsewhere

@@ -14,7 +14,6 @@ from scipy import stats
 from vri.paper.experiments import Results
 
 LEVEL = 0.05  # of significance
-NEAR = 1.0  # points of accuracy that count as "nearly the same"
 RECOVERED = 0.1  # share of a class's labels that an estimated transition matrix may misplace
 COLLAPSED = 0.1  # share of its first variance below which a posterior counts as collapsed
 

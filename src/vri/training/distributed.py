@@ -167,17 +167,13 @@ class _EqualShare(Share):
         self.index, self.count = index, count
 
     def gradients(
-        self,
-        outputs: Tensor | Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        output_gradients: Sequence[Tensor] | None = None,
-        retain_graph: bool = False,
+        self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor], *how: Any, **named: Any
     ) -> list[Tensor]:
         """Averaged over the workers; the first gradients are sent while the last are still being computed."""
         buckets = _Buckets(inputs)
         hooks = [t.register_hook(partial(buckets.ready, i)) for i, t in enumerate(inputs)]
         try:
-            found = super().gradients(outputs, inputs, output_gradients, retain_graph)
+            found = super().gradients(outputs, inputs, *how, **named)
         finally:
             for hook in hooks:
                 hook.remove()

@@ -1,7 +1,6 @@
 """How accurate a model is on a data set, and what it has learned from wrong labels."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Subset
 
-from vri.core.model import logits_of
+from vri.core.model import evaluating, logits_of
 from vri.data.batches import Batches, Data, Transform, length, take
 from vri.training import distributed
 
@@ -32,8 +31,9 @@ def evaluate(
     With `divide`, each worker evaluates a part of the set, and all workers must call this.
     """
     sums = {"count": 0.0, "right": 0.0, "loss": 0.0}
+    how: dict[str, Any] = {"batch_size": batch_size, "device": device, "num_workers": num_workers}
     outputs = predict_part if divide else predict
-    for logits, labels in outputs(model, dataset, batch_size, device, num_workers, transform, autocast):
+    for logits, labels in outputs(model, dataset, transform=transform, autocast=autocast, **how):
         sums["count"] += len(labels)
         sums["right"] += int((logits.argmax(1) == _indices(labels)).sum())
         sums["loss"] += float(functional.cross_entropy(logits, labels, reduction="sum"))
@@ -42,31 +42,17 @@ def evaluate(
     return {"accuracy": sums["right"] / sums["count"], "loss": sums["loss"] / sums["count"]}
 
 
-def memorisation(
-    model: nn.Module,
-    dataset: Data,
-    true_labels: Tensor,
-    batch_size: int = _BATCH,
-    device: torch.device | None = None,
-    num_workers: int = 0,
-    transform: Transform | None = None,
-    divide: bool = False,
-    autocast: torch.dtype | None = None,
-) -> dict[str, float | None]:
+def memorisation(model: nn.Module, dataset: Data, true_labels: Tensor, **how: Any) -> dict[str, float | None]:
     """The shares of wrongly labelled samples that are predicted as their wrong and as their right label.
 
-    None if no label is wrong. Of a large set an evenly spaced part is looked at. `divide` is as in `evaluate`.
+    None if no label is wrong. Of a large set an evenly spaced part is looked at. All workers must call this; `how` is
+    as in `predict`.
     """
     if length(dataset) > _ENOUGH:
         chosen = torch.arange(_ENOUGH) * length(dataset) // _ENOUGH
         dataset, true_labels = take(dataset, chosen), true_labels[chosen.to(true_labels.device)]
-    how = (batch_size, device, num_workers, transform, autocast)
-    outputs = list((predict_part if divide else predict)(model, dataset, *how))
-    predicted = torch.cat([logits.argmax(1) for logits, _ in outputs])
-    noisy_labels = torch.cat([_indices(labels) for _, labels in outputs])
-    if divide:
-        predicted, noisy_labels = distributed.gather(predicted), distributed.gather(noisy_labels)
-    right = true_labels.cpu()
+    logits, labels = predict_all(model, dataset, **how)
+    predicted, noisy_labels, right = logits.argmax(1), _indices(labels), true_labels.cpu()
     wrong = noisy_labels != right
     if not bool(wrong.any()):
         return {"memorised": None, "corrected": None}
@@ -74,17 +60,6 @@ def memorisation(
         "memorised": float((predicted == noisy_labels)[wrong].double().mean()),
         "corrected": float((predicted == right)[wrong].double().mean()),
     }
-
-
-@contextmanager
-def modes_restored(model: nn.Module) -> Iterator[None]:
-    """Afterwards each layer is in training or evaluation mode as before; a frozen layer stays frozen."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def predict(
@@ -98,18 +73,9 @@ def predict(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits (float64) and labels of all samples in order, batch by batch, on the CPU; `autocast` as in training."""
     device = next(model.parameters()).device if device is None else device
-    batches = Batches(
-        dataset,
-        batch_size,
-        seed=0,
-        shuffle=False,
-        drop_last=False,
-        num_workers=num_workers,
-        device=device,
-        transform=transform,
-    )
-    with modes_restored(model):
-        model.eval()
+    in_order: dict[str, Any] = {"seed": 0, "shuffle": False, "drop_last": False}
+    batches = Batches(dataset, batch_size, **in_order, num_workers=num_workers, device=device, transform=transform)
+    with evaluating(model):
         for inputs, labels, *_ in batches.epoch(0):
             with torch.no_grad(), torch.autocast(device.type, autocast, enabled=autocast is not None):
                 logits = logits_of(model, inputs)
@@ -117,15 +83,7 @@ def predict(
             yield logits.cpu().double(), labels.double() if labels.is_floating_point() else labels.long()
 
 
-def predict_part(
-    model: nn.Module,
-    dataset: Data,
-    batch_size: int = _BATCH,
-    device: torch.device | None = None,
-    num_workers: int = 0,
-    transform: Transform | None = None,
-    autocast: torch.dtype | None = None,
-) -> Iterator[tuple[Tensor, Tensor]]:
+def predict_part(model: nn.Module, dataset: Data, **how: Any) -> Iterator[tuple[Tensor, Tensor]]:
     """`predict` for this worker's part of the samples; the parts in the order of the workers are the whole set.
 
     All workers use the buffers of the first, which are the ones that are saved.
@@ -138,7 +96,14 @@ def predict_part(
         nested = isinstance(dataset, Subset)
         # for a tuple of tensors too: `Batches` handles it without copying
         dataset = take(dataset, torch.tensor(rows)) if nested else Subset(cast(Any, dataset), rows)
-    yield from predict(model, dataset, batch_size, device, num_workers, transform, autocast)
+    yield from predict(model, dataset, **how)
+
+
+def predict_all(model: nn.Module, dataset: Data, **how: Any) -> tuple[Tensor, Tensor]:
+    """Logits and labels of all samples in order, on every worker: each predicts its part. `how` is as in `predict`."""
+    outputs = list(predict_part(model, dataset, **how))
+    logits, labels = (distributed.gather(torch.cat(parts)) for parts in zip(*outputs, strict=True))
+    return logits, labels
 
 
 def _indices(labels: Tensor) -> Tensor:

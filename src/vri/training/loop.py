@@ -16,18 +16,19 @@ from torch import Tensor, nn
 
 from vri.core import share
 from vri.core.checks import check_labels, check_meta_labels
+from vri.core.model import modes_restored, set_rate
 from vri.core.randomness import derive_seed
 from vri.data.augment import mixup as mix
 from vri.data.batches import Batches, Data, Transform, length, read_labels
 from vri.methods.base import Method
 from vri.training import distributed
 from vri.training.early_stopping import KeepBest
-from vri.training.evaluation import evaluate, memorisation, modes_restored
+from vri.training.evaluation import evaluate, memorisation
 from vri.training.progress import Reporter, Row, check_tensorboard, say_nothing, tensorboard_writer
 from vri.training.selection import Selection
 from vri.training.state import History, RunState
 from vri.training.streams import Streams
-from vri.training.trusted import GivenSamples, JoinedSamples, SelectedSamples, TrustedSamples
+from vri.training.trusted import GivenSamples, SelectedSamples
 
 __all__ = ["SCHEDULES", "History", "KeepBest", "evaluate", "train"]
 
@@ -180,27 +181,27 @@ def train(
         with_index=method.needs_index,
         **divided,
     )
-    trusted: TrustedSamples | None = None
-    all_trusted = None
+    trusted: GivenSamples | SelectedSamples | None = None
+    given = all_trusted = None
     after = {"transform": meta_transform or transform}
     if meta_set is not None:
-        trusted = GivenSamples(meta_set, meta_batch_size, seed, warm_up, **after, **divided)
+        trusted = given = GivenSamples(meta_set, meta_batch_size, seed, warm_up, **after, **divided)
         in_order = {"seed": 0, "shuffle": False, "drop_last": False, "transform": test_transform, **where}
         all_trusted = partial(Batches(meta_set, meta_batch_size, **in_order).epoch, 0)
     if method.can_select and (meta_set is None or selection is not None):
-        selected = SelectedSamples(
+        trusted = SelectedSamples(
             method,
             train_set,
             selection or Selection(),
             epochs,
             meta_batch_size,
             seed,
+            given=given,
             true_labels=true_labels,
             test_transform=test_transform,
             **after,
             **divided,
         )
-        trusted = selected if trusted is None else JoinedSamples(trusted, selected)
     settings |= {} if trusted is None else trusted.settings()
     method.begin_training(noisy.size, all_trusted)
     folder = None if out is None else distributed.on_first(partial(_folder, out))
@@ -224,7 +225,7 @@ def train(
         say = (on_remark or reporter.say) if distributed.first() else say_nothing
         stop = stack.enter_context(_interrupts_wait())
         noisy_batches = noisy.endless(run.at.step)
-        how: dict[str, Any] = {"num_workers": num_workers, "transform": test_transform, "divide": True}
+        how: dict[str, Any] = {"num_workers": num_workers, "transform": test_transform}
         how["autocast"] = method.classifier.autocast
         method.predictor.train()
         begun = -1  # the last epoch that the method was told about
@@ -244,7 +245,7 @@ def train(
                     begun = epoch
                 scale = method.lr_scale(run.at.step / run.total, factor)
                 for group, rate in zip(method.optimizer.param_groups, rates, strict=True):
-                    _set_rate(group, rate * scale)
+                    set_rate(group, rate * scale)
 
                 batch, meta_batch = next(noisy_batches), None
                 warming_up = trusted is not None and epoch < trusted.warm_up
@@ -264,7 +265,7 @@ def train(
                     if run.at.step == run.total or (epoch + 1) % evaluate_every == 0:
                         for name, data in evaluated.items():
                             if data is not None:
-                                result = evaluate(method.predictor, data, **how)
+                                result = evaluate(method.predictor, data, divide=True, **how)
                                 scores |= {f"{name}_{key}": value for key, value in result.items()}
                         if true_labels is not None:
                             scores |= memorisation(method.predictor, train_set, true_labels, **how)
@@ -388,13 +389,6 @@ def _folder(out: str | Path) -> Path:
     return folder
 
 
-def _set_rate(group: dict[str, Any], rate: float) -> None:
-    if isinstance(group["lr"], Tensor):  # as in compiled optimizers
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate
-
-
 @contextmanager
 def _rates_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Restore the learning rates, so that a second call doesn't start from the end of a schedule."""
@@ -403,7 +397,7 @@ def _rates_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         yield
     finally:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            _set_rate(group, rate)
+            set_rate(group, rate)
 
 
 @contextmanager

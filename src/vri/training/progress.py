@@ -55,12 +55,7 @@ def portion(first: float, last: float) -> Iterator[None]:
 class Reporter:
     """A bar over all steps with the time left; one line per epoch where stderr is not a terminal.
 
-    Args:
-        enabled: False keeps quiet.
-        total: steps of the run.
-        done: steps done before this run was resumed.
-        epochs: epochs of the run.
-        writer: of TensorBoard events, or None.
+    `done` of its `total` steps were done before a run was resumed; `writer` is of TensorBoard events, or None.
     """
 
     def __init__(self, enabled: bool, total: int, done: int, epochs: int, writer: Any = None) -> None:

@@ -81,19 +81,14 @@ class SizedSelection:
 
 @dataclass(frozen=True, eq=False)
 class Selected:
-    """The samples selected for an epoch, and how good they are.
+    """The samples selected for an epoch, and how good they are."""
 
-    Attributes:
-        index: their numbers, ascending.
-        scores: `selected`, how many; `selected_share` of the training set; `selection_balance`, the entropy of
-            their labels relative to that of equally frequent classes; `selected_classes`, how many classes occur;
-            `selection_purity`, the share of right labels, where they are known.
-        remark: what the user should know, such as a class with too few samples; or None.
-    """
-
-    index: Tensor
+    index: Tensor  # their numbers, ascending
+    # `selected`, how many; `selected_share` of the training set; `selection_balance`, the entropy of their labels
+    # relative to that of equally frequent classes; `selected_classes`, how many classes occur;
+    # `selection_purity`, the share of right labels, where they are known
     scores: dict[str, float]
-    remark: str | None
+    remark: str | None  # what the user should know, such as a class with too few samples; or None
 
 
 def select(
@@ -103,12 +98,8 @@ def select(
 
     A class with fewer samples than asked for contributes all it has; one without any is left out. A remark says so.
 
-    Args:
-        selection: how.
-        losses: of each training sample (n,).
-        labels: of each training sample (n,), some of them wrong.
-        num_classes: c.
-        true_labels: if known, to report how many of the selected labels are right.
+    `losses` and `labels` (n,) are those of the training samples; `true_labels`, if known, tell how many of the selected
+    ones are right.
     """
     finite = losses.isfinite()
     if not bool(finite.any()):

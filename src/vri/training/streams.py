@@ -3,15 +3,13 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vri.core.checks import Batch
 from vri.core.randomness import derive_seed
 from vri.data.batches import Batches, Data, Transform, length, take
 from vri.methods.base import Method, TrainingData
-from vri.training import distributed
-from vri.training.evaluation import predict_part
+from vri.training.evaluation import predict_all
 from vri.training.state import RunState
 
 _STREAM = 3  # derives the seeds of streams from that of the run
@@ -20,15 +18,7 @@ _STREAM = 3  # derives the seeds of streams from that of the run
 class Streams(TrainingData):
     """The value of `Method.data` during training. Streams are part of the run's state, so a resumed run draws the same.
 
-    Args:
-        run: its position stores the streams.
-        method: makes the predictions.
-        train_set: noisy samples.
-        batch_size: samples per batch of a stream, of all processes together.
-        seed: of the run.
-        views: transform of each kind of view.
-        test_transform: for predictions.
-        where: options of `Batches`: device and workers.
+    `views` holds the transform of each kind of view, `where` options of `Batches`: device and workers.
     """
 
     def __init__(
@@ -51,11 +41,9 @@ class Streams(TrainingData):
 
     def predict(self, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
         """Logits (float64) and labels of all training samples, in order, on the CPU."""
-        workers, chosen = self._where.get("num_workers", 0), self._method.predictor if model is None else model
+        chosen = self._method.predictor if model is None else model
         how: dict[str, Any] = {"transform": self._test_transform, "autocast": self._method.classifier.autocast}
-        outputs = list(predict_part(chosen, self._train_set, num_workers=workers, **how))
-        logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
-        return distributed.gather(logits), distributed.gather(labels)
+        return predict_all(chosen, self._train_set, num_workers=self._where.get("num_workers", 0), **how)
 
     def stream(self, name: str, rows: Tensor, views: Collection[str] = ("weak",)) -> None:
         """Make `draw(name)` return batches of these samples, shuffled, endlessly."""

@@ -1,44 +1,25 @@
 """Where trusted batches come from: a trusted set, samples selected again in every epoch (Algorithm 2), or both."""
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional
 
+from vri.core.checks import on_leaves
 from vri.core.randomness import derive_seed
 from vri.data.batches import Batches, Data, Transform, length, take
 from vri.methods.base import Method
-from vri.training import distributed
-from vri.training.evaluation import predict_part
+from vri.training.evaluation import predict_all
 from vri.training.selection import Selected, Selection, select
 from vri.training.state import Position
 
 _META_STREAM = 1  # derives the seed of trusted batches from that of the run
 
 
-class TrustedSamples(Protocol):
-    """A source of trusted batches."""
-
-    warm_up: int  # epochs before the first one is drawn
-
-    def begin_epoch(self, epoch: int, at: Position) -> str | None:
-        """Prepare for an epoch; return a remark for the user or None."""
-
-    def draw(self, at: Position) -> Any:
-        """The next batch."""
-
-    def scores(self, at: Position) -> dict[str, float]:
-        """Numbers for the history about the samples of this epoch."""
-
-    def settings(self) -> dict[str, Any]:
-        """What must be the same when a run is resumed."""
-
-
 class GivenSamples:
-    """Batches of a trusted set, in cycles, after the warm-up."""
+    """Batches of a trusted set, in cycles, after a warm-up of some epochs."""
 
     def __init__(self, meta_set: Data, batch_size: int, seed: int, warm_up: int = 0, **options: Any) -> None:
         self.warm_up = warm_up
@@ -46,28 +27,32 @@ class GivenSamples:
         self._stream: Iterator[Any] | None = None
 
     def begin_epoch(self, epoch: int, at: Position) -> str | None:
-        """Continue from the run's position; no remark."""
+        """Prepare for an epoch, from the run's position on; return a remark for the user or None."""
         if self._stream is None:
             self._stream = self._batches.endless(at.meta_draws)
         return None
 
     def draw(self, at: Position) -> Any:
-        """The next trusted batch."""
+        """The next batch."""
         assert self._stream is not None
         at.meta_draws += 1
         return next(self._stream)
 
     def scores(self, at: Position) -> dict[str, float]:
-        """Nothing that changes from epoch to epoch."""
+        """Numbers for the history about the samples of this epoch: none here."""
         return {}
 
     def settings(self) -> dict[str, Any]:
-        """The warm-up, if there is one."""
+        """What must be the same when a run is resumed."""
         return {"warm_up": self.warm_up} if self.warm_up else {}
 
 
 class SelectedSamples:
-    """Batches of training samples with small losses, selected at the beginning of every epoch after the warm-up."""
+    """Batches of training samples with small losses, selected at the beginning of every epoch after the warm-up.
+
+    With `given`, as many trusted samples come before them in every batch. Beyond the paper: trusted samples are few;
+    selected ones are many, and most of them are right.
+    """
 
     def __init__(
         self,
@@ -78,6 +63,7 @@ class SelectedSamples:
         batch_size: int,
         seed: int,
         *,
+        given: GivenSamples | None,
         true_labels: torch.Tensor | None,
         transform: Transform | None,
         test_transform: Transform | None,
@@ -85,7 +71,7 @@ class SelectedSamples:
     ) -> None:
         self.selection = selection.sized(length(train_set), epochs)
         self.warm_up = self.selection.warm_up
-        self._method, self._train_set = method, train_set
+        self._method, self._train_set, self._given = method, train_set, given
         self._true_labels = None if true_labels is None else true_labels.cpu()
         self._batch_size, self._seed = batch_size, seed
         self._transform, self._test_transform, self._where = transform, test_transform, where
@@ -93,12 +79,14 @@ class SelectedSamples:
 
     def begin_epoch(self, epoch: int, at: Position) -> str | None:
         """Select, unless a resumed run has already done so; return a remark for the user or None."""
+        if self._given is not None:
+            self._given.begin_epoch(epoch, at)
         if epoch < self.warm_up:
             return None
         remark = None
         if at.selected_in != epoch:
             start = time.perf_counter()
-            chosen = self._select(self._method.predictor)
+            chosen = self._select()
             at.selected, at.selected_in, at.selected_draws = chosen.index, epoch, 0
             at.selection_scores = chosen.scores | {"selection_seconds": time.perf_counter() - start}
             remark = chosen.remark
@@ -114,10 +102,12 @@ class SelectedSamples:
         return remark
 
     def draw(self, at: Position) -> Any:
-        """The next batch of selected samples."""
+        """The next batch, trusted samples first."""
         assert self._stream is not None
+        trusted = None if self._given is None else self._given.draw(at)
         at.selected_draws += 1
-        return next(self._stream)
+        selected = next(self._stream)
+        return selected if trusted is None else on_leaves(lambda *parts: torch.cat(parts), trusted[:2], selected[:2])
 
     def scores(self, at: Position) -> dict[str, float]:
         """How good the selection of this epoch is."""
@@ -127,48 +117,10 @@ class SelectedSamples:
         """How samples are selected."""
         return self.selection.settings()
 
-    def _select(self, model: nn.Module) -> Selected:
-        workers = self._where.get("num_workers", 0)
+    def _select(self) -> Selected:
         how: dict[str, Any] = {"transform": self._test_transform, "autocast": self._method.classifier.autocast}
-        outputs = list(predict_part(model, self._train_set, num_workers=workers, **how))
-        losses = torch.cat([functional.cross_entropy(logits, labels, reduction="none") for logits, labels in outputs])
-        labels = torch.cat([labels.argmax(1) if labels.ndim > 1 else labels for _, labels in outputs])
-        losses, labels = distributed.gather(losses), distributed.gather(labels)  # so all workers select the same
+        workers = self._where.get("num_workers", 0)
+        logits, labels = predict_all(self._method.predictor, self._train_set, num_workers=workers, **how)
+        losses = functional.cross_entropy(logits, labels, reduction="none")
+        labels = labels.argmax(1) if labels.ndim > 1 else labels
         return select(self.selection, losses, labels, self._method.num_classes, self._true_labels)
-
-
-class JoinedSamples:
-    """Trusted samples and, after the warm-up, as many selected ones in every batch. Beyond the paper.
-
-    Trusted samples are few; selected ones are many, and most of them are right.
-    """
-
-    def __init__(self, given: TrustedSamples, selected: SelectedSamples) -> None:
-        self._given, self._selected = given, selected
-        self.warm_up = selected.warm_up
-
-    def begin_epoch(self, epoch: int, at: Position) -> str | None:
-        """Select, after the warm-up."""
-        self._given.begin_epoch(epoch, at)
-        return self._selected.begin_epoch(epoch, at)
-
-    def draw(self, at: Position) -> Any:
-        """The next trusted batch, with selected samples after the trusted ones."""
-        return _joined(self._given.draw(at), self._selected.draw(at))
-
-    def scores(self, at: Position) -> dict[str, float]:
-        """How good the selection of this epoch is."""
-        return self._selected.scores(at)
-
-    def settings(self) -> dict[str, Any]:
-        """Those of the selection, including its warm-up."""
-        return self._selected.settings()
-
-
-def _joined(first: Any, second: Any) -> Any:
-    """Two batches as one: tensors, or tuples or dicts of them."""
-    if isinstance(first, torch.Tensor):
-        return torch.cat([first, second])
-    if isinstance(first, Mapping):
-        return {key: _joined(value, second[key]) for key, value in first.items()}
-    return tuple(_joined(a, b) for a, b in zip(first[:2], second[:2], strict=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vri.data.files import FileData, FilesEntry, is_image
 from vri.data.image_files import ImageFiles, Preparation
-from vri.data.lists import shorten
+from vri.data.lists import inner, shorten
 from vri.data.places import DatasetMissing, FileCheck, examine
 
 # In the order of the authors' page, which spells one of them "jaguer" elsewhere.
@@ -28,7 +28,7 @@ def animal10n(root: str | Path, *, prepare: Preparation | None = None) -> FileDa
         root: folder that holds ``training`` and ``testing``, or ``raw_image`` with both.
         prepare: how an image becomes a tensor; by default in its own size, with half of the training images mirrored.
     """
-    root = _folder(Path(root))
+    root = inner(Path(root), "raw_image")
     lost = [f"{name}/" for name in _PARTS if not (root / name).is_dir()]
     if lost:
         raise DatasetMissing(
@@ -41,7 +41,7 @@ def animal10n(root: str | Path, *, prepare: Preparation | None = None) -> FileDa
 
 def check_animal10n(root: str | Path) -> list[FileCheck]:
     """Count the images of both folders."""
-    root = _folder(Path(root))
+    root = inner(Path(root), "raw_image")
 
     def look(path: Path) -> str:
         return f"{len(_read(root, path.name, _PREPARE)):,} images; {_PARTS[path.name]} were published"
@@ -58,11 +58,6 @@ ANIMAL10N = FilesEntry(
     read=animal10n,
     look=check_animal10n,
 )
-
-
-def _folder(root: Path) -> Path:
-    inner = root / "raw_image"
-    return inner if inner.is_dir() else root
 
 
 def _read(root: Path, name: str, prepare: Preparation) -> ImageFiles:

@@ -23,33 +23,21 @@ _PLACES = "train_index.npy"  # in a folder with a part of CIFAR-100: each row's 
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar(FolderEntry):
-    """The facts about CIFAR-10 or CIFAR-100.
+    """The facts about CIFAR-10 or CIFAR-100."""
 
-    Attributes:
-        rows: number of images in each file, the test file last.
-        meta: the file with the names of the classes.
-        labels_key: where a file keeps its labels.
-        names_key: where `meta` keeps the names.
-        mean: published mean of each channel.
-        std: published standard deviation of each channel.
-        url: of the official archive.
-        archive_md5: its checksum.
-        content: sha256 of images and labels of each file, however they were pickled.
-        md5: checksum of each file as published, for those whose `content` is not known.
-        npm: whether the images are in the npm package too.
-    """
-
-    rows: Mapping[str, int]
-    meta: str
-    labels_key: str
-    names_key: str
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    url: str
-    archive_md5: str
+    rows: Mapping[str, int]  # number of images in each file, the test file last
+    meta: str  # the file with the names of the classes
+    labels_key: str  # where a file keeps its labels
+    names_key: str  # where `meta` keeps the names
+    mean: tuple[float, float, float]  # published mean of each channel
+    std: tuple[float, float, float]  # published standard deviation of each channel
+    url: str  # of the official archive
+    archive_md5: str  # its checksum
+    # sha256 of images and labels of each file, however they were pickled
     content: Mapping[str, str] = field(default_factory=dict)
+    # checksum of each file as published, for those whose `content` is not known
     md5: Mapping[str, str] = field(default_factory=dict)
-    npm: bool = False
+    npm: bool = False  # whether the images are in the npm package too
 
     @property
     def files(self) -> list[str]:

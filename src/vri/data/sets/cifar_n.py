@@ -20,20 +20,13 @@ from vri.data.sets.cifar import CIFAR10, CIFAR100, Cifar, content_hash
 
 @dataclass(frozen=True, kw_only=True)
 class Human(FolderEntry):
-    """The facts about the human labels of CIFAR-10N or CIFAR-100N.
-
-    Attributes:
-        images: the data set the labels are for.
-        keys: our name of each round of labels, and the file's.
-        url: of the official file.
-        content: sha256 of the clean labels and of all rounds.
-    """
+    """The facts about the human labels of CIFAR-10N or CIFAR-100N."""
 
     folder: str = ""
-    images: Cifar
-    keys: Mapping[str, str]
-    url: str
-    content: str
+    images: Cifar  # the data set the labels are for
+    keys: Mapping[str, str]  # our name of each round of labels, and the file's
+    url: str  # of the official file
+    content: str  # sha256 of the clean labels and of all rounds
 
     @property
     def file(self) -> str:

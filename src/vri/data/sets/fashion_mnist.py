@@ -21,17 +21,11 @@ _MOST_AXES = 8  # of an idx file; torch has room for 64
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMNIST(FolderEntry):
-    """The facts about Fashion-MNIST.
+    """The facts about Fashion-MNIST."""
 
-    Attributes:
-        url: where the files are published.
-        md5: checksum of each file as published.
-        content: sha256 of each file's unpacked content: Debian packs them differently.
-    """
-
-    url: str
-    md5: Mapping[str, str]
-    content: Mapping[str, str]
+    url: str  # where the files are published
+    md5: Mapping[str, str]  # checksum of each file as published
+    content: Mapping[str, str]  # sha256 of each file's unpacked content: Debian packs them differently
 
     @property
     def files(self) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vri.data.files import FileData, FilesEntry
 from vri.data.image_files import ImageFiles, Preparation
-from vri.data.lists import check_images, check_present, leaves_root, read_lines
+from vri.data.lists import check_images, check_present, inner, leaves_root, read_lines
 from vri.data.places import DatasetMissing, FileCheck, examine
 
 _CLASSES_FILE = "meta/classes.txt"
@@ -48,7 +48,7 @@ def food101n(
     """
     if train not in ("verified", "all"):
         raise ValueError(f"train is {train!r}; expected verified or all")
-    root = _release(Path(root))
+    root = inner(Path(root), "Food-101N_release")
     lost = [name for name in (_CLASSES_FILE, *_TABLES) if not (root / name).is_file()]
     if lost:
         raise DatasetMissing(f"food-101n is not whole in {root}: {', '.join(lost)} not found; fetch it from {_WHERE}")
@@ -80,7 +80,7 @@ def food101n(
 
 def check_food101n(root: str | Path, *, food101_root: str | Path | None = None) -> list[FileCheck]:
     """Check each list and count the images that are missing."""
-    root = _release(Path(root))
+    root = inner(Path(root), "Food-101N_release")
     food101 = _find_food101(root, food101_root) or root.parent / "food-101"
     class_names: tuple[str, ...] | None = None
     keys: dict[str, None] = {}  # in order, each once
@@ -116,11 +116,6 @@ FOOD101N = FilesEntry(
     read=food101n,
     look=check_food101n,
 )
-
-
-def _release(root: Path) -> Path:
-    inner = root / "Food-101N_release"
-    return inner if inner.is_dir() else root
 
 
 def _find_food101(root: Path, given: str | Path | None) -> Path | None:
