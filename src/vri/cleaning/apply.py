@@ -6,7 +6,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vri.cleaning.arrays import read_arrays
 from vri.cleaning.arrow import PARQUET_SUFFIXES, parquet_library, read_arrow, write_dataset
-from vri.cleaning.decisions import read_decisions
+from vri.cleaning.decisions import known_options, read_decisions
 from vri.cleaning.folders import list_images
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import ARRAYS, IMAGES, ROWS, TABLE, SourceOptions, check_options, kind_of
@@ -66,12 +66,15 @@ def apply(
         path: what was cleaned; it is only read, never changed.
         review: the decisions, as the page of `vri clean` exports them; or corrected.csv or all that it wrote.
         out: folder for the copy, new or empty.
-        options: how to read the source, as for `vri clean`.
+        options: how to read the source, as for `vri clean`; what isn't given is taken from the results of `vri clean`,
+            if `review` is among them.
         way: for a folder of images: "hard" or "symbolic" links, "copy", or "auto": hard links where possible, else
             copies.
         precision: share of the changes that should be right: the surest suggestions are taken, and no decisions.
     """
     kind = kind_of(path)
+    known = known_options(review, path)
+    options = replace(options, **{name: each for name, each in known.items() if not getattr(options, name)})
     if precision is not None and not 0 < precision <= 1:
         raise ValueError(f"--auto is precision={precision:g}; expected more than 0, and at most 1")
     check_options(path, kind, options)

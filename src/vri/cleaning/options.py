@@ -18,6 +18,8 @@ MOST_CLASSES = 2_000  # the page and the matrices have a number for each pair of
 _WORDS = {IMAGES: "a folder of images", TABLE: "a {} table", ARRAYS: "an .npz file", ROWS: "an .npy file"}
 _FOR_IMAGES = ("backbone", "image_size", "weights")
 _FOR_TEXT = ("encoding", "separator")  # tables in text files
+_FOR_LEARNING = ("features", "encoder", *_FOR_IMAGES)  # what --pred-probs has no use for, as it trains nothing
+_FOR_TRAINING = ("cross_fit", "epochs", "seed", "device", "compare", "sample")
 _UNUSED = {  # options that mean nothing for a kind of source
     IMAGES: ("unlabelled", "label", "features", "text", "images", "id", *_FOR_TEXT),
     TABLE: _FOR_IMAGES,
@@ -93,7 +95,7 @@ class CleanOptions:
     pred_probs: Path | None = None
 
 
-def checked_device(options: CleanOptions) -> torch.device:
+def checked_device(options: CleanOptions, source_options: SourceOptions) -> torch.device:
     """The device to train on; all mistakes in the options are reported at once."""
     checks = {
         "confidence": (0 <= options.confidence <= 1, "0 to 1"),
@@ -107,10 +109,11 @@ def checked_device(options: CleanOptions) -> torch.device:
     if options.pred_probs is not None:
         if not options.pred_probs.is_file():
             wrong.append(f"--pred-probs is {options.pred_probs}, which is not there; check the name")
-        idle = [name for name in ("cross_fit", "epochs", "compare", "sample") if getattr(options, name)]
+        idle = [name for name in _FOR_LEARNING if getattr(source_options, name) not in (None, "none")]
+        idle += [name for name in _FOR_TRAINING if getattr(options, name) != getattr(CleanOptions, name)]
         if idle:
             wrong.append(
-                f"{shorten(map(_flag, idle))} can't be used with --pred-probs, which trains nothing; leave it out"
+                f"{shorten(map(_flag, idle), 20)} can't be used with --pred-probs, which trains nothing; leave it out"
             )
     wrong += [
         f"{_flag(name)} is {getattr(options, name):g}; expected {expected}"

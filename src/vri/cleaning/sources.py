@@ -214,15 +214,19 @@ def _open_npy(path: Path, options: SourceOptions, inputs: bool) -> Source:
     files = open_npy(path, options)
     labels, ids = files.label_texts(), files.id_texts()
     check_unique(ids, str(options.id))
-    X = files.floats(files.embeddings.read(0, files.rows), np.arange(files.rows))
+    X = files.floats(files.embeddings.read(0, files.rows), np.arange(files.rows)) if inputs else None
     used = [file for file in (files.embeddings, files.labels, files.ids) if file is not None]
+
+    def describe(i: int) -> dict[str, Any]:
+        return {"fields": first_numbers("X", files.embeddings.read(i, i + 1)[0] if X is None else X[i])}
+
     return Source(
         name=path.name,
         ids=ids,
         labels=labels,
         trusted=None if files.trusted is None else files.marks(0, files.rows),
         make_inputs=lambda cache, device: X,
-        describe=with_cards(lambda i: {"fields": first_numbers("X", X[i])}, path, options, {}, len(ids)),
+        describe=with_cards(describe, path, options, {}, len(ids)),
         fingerprint=" ".join(file_hash(file.path) for file in used),
     )
 
