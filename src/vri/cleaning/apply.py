@@ -82,7 +82,7 @@ def apply(
         raise ValueError(f"--link and --copy are for folders of images, and {path} is a file; leave them out")
     _check_out(out, path)
     decisions, left = read_decisions(review, precision)
-    source = _open_images(path, way) if kind == IMAGES else _OPENERS[kind](path, options)
+    source = _open_images(path, options, way) if kind == IMAGES else _OPENERS[kind](path, options)
     new, counts = make_plan(source.ids, source.labels, decisions, review, path)
     with _built_aside(out) as folder:
         made = source.write(folder, new)
@@ -100,7 +100,7 @@ def _kept(new: Labels) -> list[int]:
 def _open_table(path: Path, options: SourceOptions) -> _Opened:
     encoding = options.encoding or "utf-8"
     table = read_table(path, encoding, options.separator)
-    column, labels = table.labels(options.label, unlabelled=True)
+    column, labels = table.labels(options.label, options.unlabelled or True)
     forms: Mapping[str, Any] = _forms(labels, table.columns[column])
     if column in table.numbers:
         forms = table.numbers[column] | ({"": -1} if "" in forms else {})
@@ -179,7 +179,7 @@ def _write_parquet(path: Path, target: Path, table: Any) -> None:
 
 def _open_npz(path: Path, options: SourceOptions) -> _Opened:
     arrays = read_arrays(path, options, only_labels=True)
-    labels = arrays.label_texts(unlabelled=True)
+    labels = arrays.label_texts(options.unlabelled or True)
 
     def write(folder: Path, new: Labels) -> str:
         rows, per_sample = _kept(new), arrays.per_sample()
@@ -198,7 +198,7 @@ def _open_npz(path: Path, options: SourceOptions) -> _Opened:
 
 
 def _open_npy(path: Path, options: SourceOptions) -> _Opened:
-    source = open_npy(path, options)
+    source = open_npy(path, replace(options, unlabelled=options.unlabelled or True))
     labels = source.label_texts()
 
     def write(folder: Path, new: Labels) -> str:
@@ -216,8 +216,10 @@ def _open_npy(path: Path, options: SourceOptions) -> _Opened:
 
 
 def _new_array(y: NDArray[Any], labels: Sequence[str], new: Labels, where: str) -> NDArray[Any]:
-    """The remaining labels, in the type of the array; text may become longer."""
-    values = _values([label for label in new if label is not None], _forms(labels, y.tolist()), y.dtype, where)
+    """The remaining labels, in the type of the array; text may become longer, and unchanged ones stay as they are."""
+    given, rows = y.tolist(), _kept(new)
+    values = _values([new[row] for row in rows], _forms(labels, given), y.dtype, where)
+    values = [given[row] if new[row] == labels[row] else value for row, value in zip(rows, values, strict=True)]
     return np.array(values, dtype=None if y.dtype.kind == "U" and values else y.dtype)
 
 
@@ -245,8 +247,8 @@ def _values(labels: Sequence[str | None], forms: Mapping[str, Any], kind: Any, w
     return [found[str(label)] for label in labels]
 
 
-def _open_images(path: Path, way: str) -> _Opened:
-    listing = list_images(path)
+def _open_images(path: Path, options: SourceOptions, way: str) -> _Opened:
+    listing = list_images(path, options.unlabelled)
     return _Opened(
         listing.paths, listing.labels, lambda folder, new: write_images(folder, listing, new, way), listing.notes
     )

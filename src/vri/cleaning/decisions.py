@@ -97,13 +97,19 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             table = read_parquet(part)
             mark = "changed" if "changed" in table.column_names else "is_label_issue"
             for row in table.filter(table[mark]).to_pylist():
-                yield {name: value if isinstance(value, bool) else str(value) for name, value in row.items()}
+                yield {name: value if isinstance(value, bool) else _text(value) for name, value in row.items()}
         return
     with path.open(encoding="utf-8-sig", newline="") as file:
         for row in csv.DictReader(file):
             if None in row or None in row.values():
                 raise ValueError(f"{path} has a row of another length than its header; run vri clean again")
             yield {name: unescape(cell) for name, cell in row.items()}
+
+
+def _text(value: Any) -> str:
+    """A value in Parquet as the text that it is in CSV."""
+    whole = isinstance(value, float) and value.is_integer()
+    return "" if value is None else str(int(value) if whole else value)
 
 
 def _id(row: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """What the user chooses for `vri clean`, and what is wrong with it."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +21,10 @@ _FOR_TEXT = ("encoding", "separator")  # tables in text files
 _FOR_LEARNING = ("features", "encoder", *_FOR_IMAGES)  # what --pred-probs has no use for, as it trains nothing
 _FOR_TRAINING = ("cross_fit", "epochs", "seed", "device", "compare", "sample")
 _UNUSED = {  # options that mean nothing for a kind of source
-    IMAGES: ("unlabelled", "label", "features", "text", "images", "id", *_FOR_TEXT),
+    IMAGES: ("label", "features", "text", "images", "id", *_FOR_TEXT),
     TABLE: _FOR_IMAGES,
     ARRAYS: ("encoder", *_FOR_TEXT, *_FOR_IMAGES),
-    ROWS: ("unlabelled", "features", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
+    ROWS: ("features", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
 }
 
 
@@ -47,7 +47,8 @@ class SourceOptions:
         backbone: network for images; `small_cnn` by default, `resnet50` with weights.
         image_size: side of the images the network sees; 32 by default, 224 with weights.
         weights: file of weights; the network is then not trained, and its features are the embeddings.
-        unlabelled: whether labels may be missing; they are predicted, not judged.
+        unlabelled: whether labels may be missing; they are predicted, not judged. A text is a label (for images the
+            folder of a class) that also stands for none.
         seed: of the initial weights.
     """
 
@@ -63,7 +64,7 @@ class SourceOptions:
     backbone: str | None = None
     image_size: int | None = None
     weights: Path | None = None
-    unlabelled: bool = False
+    unlabelled: bool | str = False
     seed: int = 0
 
 
@@ -164,6 +165,8 @@ def check_options(path: Path, kind: str, options: SourceOptions) -> None:
 def check_classes(path: Path, counts: Counter[str]) -> list[str]:
     """Check that there are classes to learn, from their sample counts; returns a note on those with a single sample."""
     samples = counts.total()
+    if not counts:
+        raise ValueError(f"no sample of {path} has a label; expected labels of at least two classes to learn from")
     if len(counts) < 2:
         raise ValueError(
             f"all {samples:,} samples of {path} have the label {next(iter(counts))!r}; expected at least two classes"
@@ -185,6 +188,15 @@ def check_classes(path: Path, counts: Counter[str]) -> list[str]:
             "with each: clean a part of the classes at a time"
         )
     return [f"classes with a single sample, whose label can't be judged: {shorten(single)}"] if single else []
+
+
+def check_trusted(blank: Sequence[str]) -> None:
+    """Refuse trusted samples without label, by their ids."""
+    if blank:
+        raise ValueError(
+            f"--trusted marks {len(blank):,} samples without label: {shorten(blank)}; expected labels that are known "
+            "to be right: fill them in, or don't trust them"
+        )
 
 
 def sort_labels(labels: Iterable[str]) -> list[str]:

@@ -26,6 +26,7 @@ from vri.cleaning.options import (
     SourceOptions,
     check_classes,
     check_options,
+    check_trusted,
     kind_of,
     sort_labels,
 )
@@ -87,6 +88,9 @@ def open_source(path: Path, options: SourceOptions, inputs: bool = True) -> Sour
     source.notes.extend(check_classes(path, Counter(filter(None, source.labels))))
     if source.trusted is not None and not source.trusted.any():
         raise ValueError("--trusted marks no sample; expected at least one: mark some, or leave it out")
+    if source.trusted is not None:
+        blank = [source.ids[i] for i in np.flatnonzero(source.trusted) if not source.labels[i]]
+        check_trusted(blank)
     return source
 
 
@@ -97,7 +101,7 @@ def _open_images(path: Path, options: SourceOptions, inputs: bool) -> Source:
         module = folders.Backbone(options.backbone or "small_cnn", options.image_size or 32, options.seed)
         module.check()
     size = None if module is None else module.image_size
-    listing, pixels, digest = folders.readable(folders.list_images(path), size)
+    listing, pixels, digest = folders.readable(folders.list_images(path, options.unlabelled), size)
 
     def read(i: int) -> Any:
         return read_image(path / listing.paths[i], Preparation().max_pixels)

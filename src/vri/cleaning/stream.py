@@ -21,7 +21,7 @@ from vri.cleaning.arrow import parquet_library
 from vri.cleaning.cards import with_cards
 from vri.cleaning.npy import Indices, NpySource, chunks
 from vri.cleaning.progress import JUDGING, PAGE, READING, TRAINING
-from vri.cleaning.remarks import spelling
+from vri.cleaning.remarks import spelling, without_label
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
 from vri.cleaning.sources import file_hash, first_numbers
 from vri.cleaning.state import CLASSIFIER, CORRECTED, ISSUES, STATE, begin, load_found, save_found
@@ -114,6 +114,7 @@ def _settings(work: Work, source: NpySource, sample: int, size: int) -> dict[str
         **{f"content of --{name}": None if file is None else file_hash(file.path) for name, file in columns.items()},
         "sample": sample,
         "rows per part": size,
+        **({"unlabelled": source.options.unlabelled} if source.options.unlabelled else {}),
         **{name: getattr(work.options, name) for name in ("confidence", "epochs", "seed")},
     }
 
@@ -165,7 +166,7 @@ def _draw(source: NpySource, most: int, seed: int, calibrate: bool = False) -> I
     def pieces() -> Iterator[Indices]:
         for start, labels in chunks(source.labels):
             given, trusted = source.encode(labels), source.marks(start, start + len(labels))
-            drawn = (source.counts[given] > 1) & ~(trusted & free_only)
+            drawn = (given >= 0) & (source.counts[given] > 1) & ~(trusted & free_only)
             yield np.where(drawn, given + len(source.classes) * trusted, -1)
 
     return draw(pieces, groups, most, derive_seed(seed, int(calibrate)))
@@ -223,6 +224,7 @@ class Judge:
         self._judged = np.flatnonzero(source.counts > 1)  # the only sample of a class can't be compared with others
         self._number = np.full(len(source.classes), -1)  # of each class among the judged ones
         self._number[self._judged] = np.arange(len(self._judged))
+        self._number = np.append(self._number, -1)  # of a missing label, whose place is -1
         names = self._classifier.classes_.tolist()
         self._columns = [names.index(source.classes[place]) for place in self._judged]
 
@@ -245,29 +247,32 @@ class Judge:
         right, beliefs = learned.calibration().judge(probabilities, given)
         right[trusted] = 1.0
         beliefs[trusted] = torch.nn.functional.one_hot(given[trusted], beliefs.shape[1]).double()
+        places = self._source.encode(self._source.labels.read(rows.start, rows.stop))
+        blank = places < 0  # without label: predicted, not judged
+        beliefs[torch.from_numpy(blank)] = probabilities[torch.from_numpy(blank)]
         issues = (right < learned.threshold) & ~trusted & ~torch.from_numpy(unknown)
         # for an issue, the best class except the given one, which may still be ahead of each single other class
         suggested = torch.where(issues, beliefs.scatter(1, given[:, None], -1.0).argmax(1), beliefs.argmax(1))
         sure = beliefs.gather(1, suggested[:, None]).squeeze(1)
-        changed = (issues & (sure >= confidence)).numpy()
+        changed = ((issues | torch.from_numpy(blank)) & (sure >= confidence)).numpy()
         names, instead = pa.array(self._source.names), self._judged[suggested.numpy()]
-        places = self._source.encode(self._source.labels.read(rows.start, rows.stop))
-        label = names.take(pa.array(places))
+        alone = unknown & ~blank  # the only sample of its class
+        label = names.take(pa.array(places, mask=blank))
 
-        def single(values: Tensor) -> Any:
-            return pa.array(values.numpy().astype(np.float32), mask=unknown)
+        def single(values: Tensor, empty: NDArray[np.bool_] = alone) -> Any:
+            return pa.array(values.numpy().astype(np.float32), mask=empty)
 
         found = {
             "row": numbers,
             "id": numbers if self._source.ids is None else self._source.ids.read(rows.start, rows.stop),
             "given_label": label,
-            "predicted_label": names.take(pa.array(instead, mask=unknown)),
-            "label_quality": single(right),
+            "predicted_label": names.take(pa.array(instead, mask=alone)),
+            "label_quality": single(right, unknown),
             "is_label_issue": issues.numpy(),
             "predicted_probability": single(sure),
             "outlier_score": single(quality.outlier_score(probabilities)),
         }
-        new = names.take(pa.array(np.where(changed, instead, places)))
+        new = names.take(pa.array(np.where(changed, instead, places), mask=blank & ~changed))
         return pa.table(found), pa.table({"row": numbers, "label": new, "given_label": label, "changed": changed})
 
 
@@ -308,7 +313,7 @@ def _write(
     )
     index = pd.Index(source.names)
     pairs, bins = np.zeros((len(index), len(index)), np.int64), np.zeros(QUALITY_BINS, np.int64)
-    doubt, changed = 0.0, 0
+    doubt, changed, filled = 0.0, 0, 0
     worst: list[pd.DataFrame] = []
     for k in range(len(parts)):
         issues, corrected = (_read(_file(work.out, name, k)) for name in (ISSUES, CORRECTED))
@@ -316,6 +321,7 @@ def _write(
         doubt += float((1 - qualities).sum())
         bins += np.histogram(qualities, QUALITY_BINS, (0, 1))[0]
         changed += int(corrected["changed"].to_numpy().sum())
+        filled += corrected["given_label"].null_count - corrected["label"].null_count
         frame = issues.filter(issues["is_label_issue"]).to_pandas()
         frame["given"] = index.get_indexer(frame["given_label"])
         frame["suggested"] = index.get_indexer(frame["predicted_label"])
@@ -323,8 +329,9 @@ def _write(
         worst = [pd.concat([*worst, frame]).sort_values(["label_quality", "row"]).head(work.options.max_suspects)]
     judged = np.flatnonzero(source.counts > 1)
     single = len(source.classes) - len(judged)
-    free = source.rows - single - source.trusted_count
-    rate = doubt / (free if free > 0 else source.rows - single)
+    labelled = source.rows - source.unlabelled_count
+    free = labelled - single - source.trusted_count
+    rate = doubt / (free if free > 0 else labelled - single)
     matrix = np.eye(len(source.classes))
     matrix[np.ix_(judged, judged)] = learned.transitions
     return work.write(
@@ -333,7 +340,8 @@ def _write(
         accuracy,
         {
             "changed": changed,
-            "not_judged": single,
+            "not_judged": single + source.unlabelled_count,
+            "unlabelled": source.unlabelled_count,
             "learned_from": learned.learned_from,
             "calibrated_on": learned.calibrated_on,
             "parts": len(parts),
@@ -343,7 +351,7 @@ def _write(
         },
         source=source.embeddings.path.name,
         classes=source.classes,
-        samples=source.rows,
+        samples=labelled,
         trusted=source.trusted_count,
         issues=int(pairs.sum()),
         noise_rate=rate,
@@ -352,7 +360,10 @@ def _write(
         pair_counts=pairs.tolist(),
         quality_counts=bins.tolist(),
         threshold=learned.threshold,
-        remarks=spelling(source.classes, source.counts),
+        remarks=[
+            *spelling(source.classes, source.counts),
+            *without_label(source.unlabelled_count, filled, work.options.confidence, "label_issues", "corrected"),
+        ],
     )
 
 

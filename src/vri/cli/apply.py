@@ -38,6 +38,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--id", "--ids", metavar="COLUMN", help=_AGAIN)
     parser.add_argument("--encoding", metavar="NAME", help=_AGAIN)
     parser.add_argument("--separator", metavar="CHAR", help=_AGAIN)
+    parser.add_argument("--unlabelled", nargs="?", const=True, default=False, metavar="LABEL", help=_AGAIN)
     way = parser.add_mutually_exclusive_group()
     way.add_argument(
         "--link",
@@ -56,7 +57,11 @@ def _run(options: argparse.Namespace) -> int:
     from vri.cleaning.relabelled_images import AUTO, COPY
 
     source_options = SourceOptions(
-        label=options.label, id=options.id, encoding=options.encoding, separator=options.separator
+        label=options.label,
+        id=options.id,
+        encoding=options.encoding,
+        separator=options.separator,
+        unlabelled=options.unlabelled,
     )
     way = COPY if options.copy else options.link or AUTO
     done = apply(options.source, options.review, options.out, source_options, way, options.auto)

@@ -82,7 +82,13 @@ def add(commands: Any) -> None:
         "--compare", action="store_true", help="also train plainly on the given labels, and print both accuracies"
     )
     parser.add_argument(
-        "--unlabelled", action="store_true", help="samples without label are allowed: predicted, not judged"
+        "--unlabelled",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="LABEL",
+        help="samples without label are allowed: predicted, not judged; --unlabelled=LABEL: also those with this "
+        "label, or in this folder",
     )
     parser.add_argument("--fresh", action="store_true", help="remove an earlier run in DIR and start again")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -98,19 +104,21 @@ def _run(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in (*_SOURCE, *_SEARCH) if getattr(options, name) is not None}
     words = [word for name, value in given.items() for word in (_flag(name), str(value))]
     command = ["vri", "clean", str(options.source), "--out", str(options.out), *words]
+    command += ["--compare"] if options.compare else []
+    if options.unlabelled is not False:
+        command.append("--unlabelled" if options.unlabelled is True else f"--unlabelled={options.unlabelled}")
     if "features" in given:
         given["features"] = tuple(name.strip() for name in given["features"].split(","))
+    how_to_read = {name: given[name] for name in (*_SOURCE, "seed") if name in given}
     summary = clean(
         options.source,
         options.out,
-        SourceOptions(
-            unlabelled=options.unlabelled, **{name: given[name] for name in (*_SOURCE, "seed") if name in given}
-        ),
+        SourceOptions(unlabelled=options.unlabelled or options.unlabelled == "", **how_to_read),
         CleanOptions(compare=options.compare, **{name: given[name] for name in _SEARCH if name in given}),
         fresh=options.fresh,
         progress=not options.quiet,
         verbose=options.verbose,
-        command=shlex.join([*command, *(f"--{name}" for name in ("compare", "unlabelled") if getattr(options, name))]),
+        command=shlex.join(command),
     )
     print(describe(summary, options.out))
     return 0
