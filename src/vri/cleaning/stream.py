@@ -5,10 +5,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -25,25 +25,58 @@ from vri.cleaning.remarks import spelling, without_label
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
 from vri.cleaning.sources import file_hash, first_numbers
 from vri.cleaning.state import CLASSIFIER, CORRECTED, ISSUES, STATE, begin, load_found, save_found
-from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy
+from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy, unseen_accuracy
 from vri.core.randomness import derive_seed
 from vri.estimator import VRIClassifier
 from vri.files import atomic_write
-from vri.training.progress import report
+from vri.training.progress import portion, report
 
 _COPIES = 8  # of the rows and their probabilities that training takes, about
 _MOST_ROWS, _TRAINING = 200_000, 1.4e9  # rows, and bytes that training on them may take, if not all fit in memory
 _PART = 2**25  # bytes per array of the rows of a part
 _BLOCK = 10_000  # rows whose probabilities are computed together
 _LEARNED = "learned.npz"
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: its multiples are spread evenly
 _CALIBRATION = [field.name for field in fields(quality.Calibration)]
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
+class Folds:
+    """Which of several classifiers judges a row: one that has not learned from it.
+
+    Attributes:
+        rows: of the sample, ascending.
+        held: the classifier that was trained without each of them.
+        count: how many classifiers there are.
+    """
+
+    rows: Indices
+    held: Indices
+    count: int
+
+    @classmethod
+    def deal(cls, rows: Indices, given: NDArray[Any], count: int, seed: int) -> Self:
+        """Deal out the rows of each class in turn, so that two of a class are never held out together."""
+        order = np.lexsort((np.random.default_rng(seed).random(len(rows)), given))
+        held = np.empty(len(rows), np.int64)
+        held[order] = np.arange(len(rows)) % count
+        return cls(rows, held, count)
+
+    def of(self, rows: Indices) -> Indices:
+        """The classifier that judges each of these rows; outside of the sample it may be any, and each gets a share."""
+        place = np.searchsorted(self.rows, rows).clip(max=len(self.rows) - 1)
+        spread = (rows.astype(np.uint64) * np.uint64(_GOLDEN) >> np.uint64(32)) % np.uint64(self.count)
+        return np.where(self.rows[place] == rows, self.held[place], spread.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
 class Learned:
-    """What the samples say about the labels of all rows; the first four make a `quality.Calibration`."""
+    """What the samples say about the labels of all rows; the first four make a `quality.Calibration`.
+
+    `rows` and `held` make the `Folds` if there are any.
+    """
 
     transitions: Numbers
     lifts: Numbers
@@ -56,10 +89,16 @@ class Learned:
     learned_from: int
     calibrated_on: int
     seconds: float
+    rows: Indices | None = None
+    held: Indices | None = None
 
     def calibration(self) -> quality.Calibration:
         """The calibration to judge labels by."""
         return quality.Calibration(*(torch.from_numpy(getattr(self, name)) for name in _CALIBRATION))
+
+    def folds(self, count: int) -> Folds | None:
+        """Who judges which row; None if one classifier judges all."""
+        return None if self.rows is None or self.held is None else Folds(self.rows, self.held, count)
 
 
 def sample_size(source: NpySource) -> int:
@@ -80,11 +119,6 @@ def _memory() -> int:
 def clean_stream(work: Work, source: NpySource, sample: int, fresh: bool) -> Summary:
     """Find the wrong labels; the same call resumes at the epoch, or the part of the results, where it was stopped."""
     parquet_library(work.out)  # before hours of work, not after
-    if work.options.cross_fit:
-        raise ValueError(
-            f"--cross-fit needs all rows in memory, and {source.embeddings.path} is learned from in a sample of "
-            f"{sample:,} of {source.rows:,} rows; leave it out"
-        )
     work.tell_about(source.rows, len(source.classes), source.trusted_count, source.notes)
     width, classes = source.embeddings.shape[1], len(source.classes)
     size = max(1, _PART // max(4 * width, 16 * classes, 1024))
@@ -115,6 +149,7 @@ def _settings(work: Work, source: NpySource, sample: int, size: int) -> dict[str
         "sample": sample,
         "rows per part": size,
         **({"unlabelled": source.options.unlabelled} if source.options.unlabelled else {}),
+        **({"cross_fit": work.options.cross_fit} if work.options.cross_fit else {}),
         **{name: getattr(work.options, name) for name in ("confidence", "epochs", "seed")},
     }
 
@@ -128,15 +163,24 @@ def _learn(work: Work, source: NpySource, sample: int) -> Learned:
     work.tell(f"  learning from {len(rows):,} of {source.rows:,} rows")
     with work.progress.part(READING):
         samples = _take(source, rows)
+    count = work.options.cross_fit
+    folds = Folds.deal(rows, samples.given, count, derive_seed(seed, 2)) if count else None
     with work.progress.part(TRAINING):
-        model = work.train(samples, "vri", "vri", evidence="network")  # which judges rows as they stream by
-    model.save(work.out / CLASSIFIER)
-    accuracy = own_accuracy(model, samples)
-    del samples, model
+        with portion(0, 1 / (count + 1)):
+            model = work.train(samples, "vri", "vri", evidence="network")  # which judges rows as they stream by
+        model.save(work.out / CLASSIFIER)
+        accuracy = own_accuracy(model, samples)
+        labels_only = replace(samples, X=None)
+        del samples, model
+        if folds is not None:
+            _train_folds(work, source, folds)
+    if folds is not None:
+        said, labels = Judge(work, source, folds).probabilities(rows)
+        accuracy = unseen_accuracy(labels_only, (said.argmax(1) == labels).numpy())
     # A second sample: the classifier knows the rows it was trained on better, and they are as rare here as among all
     # rows. Trusted labels are not representative of those to be judged.
     others = _draw(source, sample, seed, calibrate=True)
-    probabilities, labels = Judge(work, source).probabilities(others)
+    probabilities, labels = Judge(work, source, folds).probabilities(others)
     verdict = quality.judge(probabilities, labels)
     calibration = quality.Calibration.learn(probabilities, labels, verdict)
     return Learned(
@@ -148,7 +192,24 @@ def _learn(work: Work, source: NpySource, sample: int) -> Learned:
         learned_from=len(rows),
         calibrated_on=len(others),
         seconds=time.perf_counter() - start,
+        rows=None if folds is None else folds.rows,
+        held=None if folds is None else folds.held,
     )
+
+
+def _train_folds(work: Work, source: NpySource, folds: Folds) -> None:
+    """One classifier after another, each without a part of the sample; those in the state are not trained again."""
+    for number in range(folds.count):
+        path = _fold(work, number)
+        if path.exists():
+            continue
+        with portion((number + 1) / (folds.count + 1), (number + 2) / (folds.count + 1)):
+            rest = _take(source, folds.rows[folds.held != number])
+            work.train(rest, "vri", f"fold-{number}", evidence="network").save(path)
+
+
+def _fold(work: Work, number: int) -> Path:
+    return work.out / STATE / f"fold-{number}.safetensors"
 
 
 def _take(source: NpySource, rows: Indices) -> Samples:
@@ -214,19 +275,22 @@ def draw(pieces: Callable[[], Iterator[Indices]], groups: int, most: int, seed: 
 
 
 class Judge:
-    """Judges labels by the classifier in the file, even right after training: a resumed run has nothing else."""
+    """Judges labels by the classifiers in the files, even right after training: a resumed run has nothing else."""
 
-    def __init__(self, work: Work, source: NpySource) -> None:
-        self._source = source
-        self._classifier = VRIClassifier.load(work.out / CLASSIFIER)
-        assert self._classifier.module_ is not None  # `evidence="network"`
-        self._classifier.module_.to(work.device)
+    def __init__(self, work: Work, source: NpySource, folds: Folds | None = None) -> None:
+        self._source, self._folds = source, folds
+        files = [work.out / CLASSIFIER] if folds is None else [_fold(work, number) for number in range(folds.count)]
+        self._classifiers = [VRIClassifier.load(file) for file in files]
         self._judged = np.flatnonzero(source.counts > 1)  # the only sample of a class can't be compared with others
         self._number = np.full(len(source.classes), -1)  # of each class among the judged ones
         self._number[self._judged] = np.arange(len(self._judged))
         self._number = np.append(self._number, -1)  # of a missing label, whose place is -1
-        names = self._classifier.classes_.tolist()
-        self._columns = [names.index(source.classes[place]) for place in self._judged]
+        self._columns = []  # of the judged classes, for each classifier
+        for classifier in self._classifiers:
+            assert classifier.module_ is not None  # `evidence="network"`
+            classifier.module_.to(work.device)
+            names = classifier.classes_.tolist()
+            self._columns.append([names.index(source.classes[place]) for place in self._judged])
 
     def probabilities(self, rows: Indices) -> tuple[Tensor, Tensor]:
         """Probabilities (n, c) of the judged classes, and labels, of rows with ascending numbers, some at a time."""
@@ -234,8 +298,17 @@ class Judge:
         for start in range(0, len(rows), _BLOCK):
             some = rows[start : start + _BLOCK]
             X = self._source.floats(self._source.embeddings.take(some), some)
-            found[start : start + len(some)] = torch.from_numpy(self._classifier.predict_proba(X)[:, self._columns])
+            found[start : start + len(some)] = torch.from_numpy(self._said(X, some))
         return found, torch.from_numpy(self._number[self._source.encode(self._source.labels.take(rows))])
+
+    def _said(self, X: Any, rows: Indices) -> Numbers:
+        """Probabilities of the judged classes; each row's by its classifier."""
+        who = np.zeros(len(rows), np.int64) if self._folds is None else self._folds.of(rows)
+        said = np.empty((len(rows), len(self._judged)))
+        for number, (classifier, columns) in enumerate(zip(self._classifiers, self._columns, strict=True)):
+            if len(own := np.flatnonzero(who == number)):
+                said[own] = classifier.predict_proba(X[own])[:, columns]
+        return said
 
     def tables(self, rows: range, learned: Learned, confidence: float) -> tuple[Any, Any]:
         """The judgement of some rows' labels, and the corrected labels, as pyarrow tables."""
@@ -281,7 +354,7 @@ def _judge(work: Work, source: NpySource, learned: Learned, parts: list[range]) 
     missing = [
         k for k in range(len(parts)) if not all(_file(work.out, name, k).exists() for name in (ISSUES, CORRECTED))
     ]
-    judge = Judge(work, source)
+    judge = Judge(work, source, learned.folds(work.options.cross_fit))
     with work.progress.part(JUDGING):
         for number, k in enumerate(missing):
             report(number / len(missing))

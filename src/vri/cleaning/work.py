@@ -197,9 +197,7 @@ def contradiction(summary: Summary) -> str | None:
 def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
     """Accuracy from the training itself: on the folds with cross-fitting, else on held-out samples."""
     if hasattr(model, "fold_"):
-        scored, measured_on = _scored(samples, "predicted by classifiers that were not trained on them")
-        predicted = model.classes_[model.out_of_sample_proba_.argmax(1)]
-        return Accuracy(None, float(np.mean((predicted == samples.given)[scored])), measured_on)
+        return unseen_accuracy(samples, model.classes_[model.out_of_sample_proba_.argmax(1)] == samples.given)
     history = list(model.history_)
     kept = history[-1].get("kept_epoch")
     if kept is None:  # too few samples to hold any out
@@ -210,6 +208,12 @@ def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
         row["validation_accuracy"],
         f"samples held out to choose the epoch, {_PARTLY}",
     )
+
+
+def unseen_accuracy(samples: Samples, right: Mask) -> Accuracy:
+    """Accuracy of cross-fitting, from which of the samples were predicted right."""
+    scored, measured_on = _scored(samples, "predicted by classifiers that were not trained on them")
+    return Accuracy(None, float(np.mean(right[scored])), measured_on)
 
 
 def _scored(samples: Samples, how: str) -> tuple[Mask, str]:
