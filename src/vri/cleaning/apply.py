@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from vri.cleaning.arrays import read_arrays
 from vri.cleaning.arrow import PARQUET_SUFFIXES, parquet_library, read_arrow, write_dataset
+from vri.cleaning.coco import read_coco, relabelled
 from vri.cleaning.decisions import known_options, read_decisions
 from vri.cleaning.folders import list_images
 from vri.cleaning.npy import open_npy
-from vri.cleaning.options import ARRAYS, IMAGES, ROWS, TABLE, SourceOptions, check_options, kind_of
+from vri.cleaning.options import ARRAYS, COCO, IMAGES, ROWS, TABLE, SourceOptions, check_options, kind_of
 from vri.cleaning.relabelled_images import AUTO, write_images
 from vri.cleaning.review import make_plan
 from vri.cleaning.state import check_writable
@@ -254,7 +255,17 @@ def _open_images(path: Path, options: SourceOptions, way: str) -> _Opened:
     )
 
 
-_OPENERS = {TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
+def _open_coco(path: Path, options: SourceOptions) -> _Opened:
+    listing, content = read_coco(path, unlabelled=options.unlabelled or True)
+
+    def write(folder: Path, new: Labels) -> str:
+        (folder / path.name).write_text(relabelled(path, content, listing.labels, new), encoding="utf-8")
+        return f"/{path.name}"
+
+    return _Opened(listing.paths, listing.labels, write)
+
+
+_OPENERS = {COCO: _open_coco, TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
 
 
 # the folder for the copy

@@ -12,19 +12,26 @@ from vri.cleaning.tables import SUFFIXES
 from vri.cleaning.text_tables import CSV_SUFFIXES, JSON_SUFFIXES
 from vri.data.lists import shorten
 
-IMAGES, TABLE, ARRAYS, ROWS = "images", "table", "arrays", "rows"  # kinds of sources
+IMAGES, COCO, TABLE, ARRAYS, ROWS = "images", "coco", "table", "arrays", "rows"  # kinds of sources
 MOST_CLASSES = 2_000  # the page and the matrices have a number for each pair of them
 
-_WORDS = {IMAGES: "a folder of images", TABLE: "a {} table", ARRAYS: "an .npz file", ROWS: "an .npy file"}
+_WORDS = {
+    IMAGES: "a folder of images",
+    COCO: "a list of images",
+    TABLE: "a {} table",
+    ARRAYS: "an .npz file",
+    ROWS: "an .npy file",
+}
 _FOR_IMAGES = ("backbone", "image_size", "weights")
 _FOR_TEXT = ("encoding", "separator")  # tables in text files
 _FOR_LEARNING = ("features", "encoder", *_FOR_IMAGES)  # what --pred-probs has no use for, as it trains nothing
 _FOR_TRAINING = ("cross_fit", "epochs", "seed", "device", "compare", "sample")
 _UNUSED = {  # options that mean nothing for a kind of source
-    IMAGES: ("label", "features", "text", "images", "id", *_FOR_TEXT),
-    TABLE: _FOR_IMAGES,
-    ARRAYS: ("encoder", *_FOR_TEXT, *_FOR_IMAGES),
-    ROWS: ("features", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
+    IMAGES: ("label", "features", "text", "images", "images_root", "id", *_FOR_TEXT),
+    COCO: ("label", "features", "text", "images", "id", *_FOR_TEXT),
+    TABLE: ("images_root", *_FOR_IMAGES),
+    ARRAYS: ("images_root", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
+    ROWS: ("images_root", "features", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
 }
 
 
@@ -39,6 +46,7 @@ class SourceOptions:
             page shows.
         encoder: name of a pretrained encoder of images or text, as in `vri.encoders.load`; none by default.
         images: column, array or file of paths of images, which only the page shows.
+        images_root: folder that the paths in a list of images start from; by default that of the list.
         id: column, array or .npy file of ids; if not given, rows are counted from 0.
         trusted: whose labels are known to be right: a column, array or .npy file of true and false, or a file with
             one id per line.
@@ -57,6 +65,7 @@ class SourceOptions:
     text: str | None = None
     encoder: str | None = None
     images: str | None = None
+    images_root: Path | None = None
     id: str | None = None
     trusted: str | None = None
     encoding: str | None = None
@@ -140,11 +149,11 @@ def kind_of(path: Path) -> str:
         return TABLE if is_dataset(path) else IMAGES
     suffix = path.suffix.lower()
     problem = "is not there" if not path.exists() else f"ends in {suffix or 'nothing'!r}"
-    kind = {".npz": ARRAYS, ".npy": ROWS, **dict.fromkeys(SUFFIXES, TABLE)}.get(suffix)
+    kind = {".npz": ARRAYS, ".npy": ROWS, ".json": COCO, **dict.fromkeys(SUFFIXES, TABLE)}.get(suffix)
     if kind is None or not path.exists():
         raise (ValueError if path.exists() else FileNotFoundError)(
             f"{path} {problem}; expected a folder of images by class, a table ({', '.join(SUFFIXES)}), "
-            "an .npz or an .npy file"
+            "an .npz or an .npy file, or a list of images (.json)"
         )
     return kind
 

@@ -238,6 +238,7 @@ def _settings(source: Source, source_options: SourceOptions, options: CleanOptio
     return chosen | {
         "trusted": None if marks is None else f"{count_of(source.trusted)} samples ({marks})",
         "encoder": source.encoder,
+        "images_root": None,
         "weights": None if source_options.weights is None else source_options.weights.name,
         "cross_fit": options.cross_fit,
         "epochs": options.epochs,

@@ -15,11 +15,13 @@ from torch import nn
 from vri.cleaning import folders
 from vri.cleaning.arrays import read_arrays
 from vri.cleaning.cards import cell, long_cell, with_cards
+from vri.cleaning.coco import read_coco
 from vri.cleaning.encoding import find_encoding
 from vri.cleaning.features import Inputs, table_inputs
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import (
     ARRAYS,
+    COCO,
     IMAGES,
     ROWS,
     TABLE,
@@ -83,7 +85,7 @@ def open_source(path: Path, options: SourceOptions, inputs: bool = True) -> Sour
     """Read a source and check it; reports every mistake in it. Without `inputs` there may be nothing to learn from."""
     kind = kind_of(path)
     check_options(path, kind, options)
-    openers = {IMAGES: _open_images, TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
+    openers = {IMAGES: _open_images, COCO: _open_images, TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
     source = openers[kind](path, options, inputs)
     source.notes.extend(check_classes(path, Counter(filter(None, source.labels))))
     if source.trusted is not None and not source.trusted.any():
@@ -101,10 +103,20 @@ def _open_images(path: Path, options: SourceOptions, inputs: bool) -> Source:
         module = folders.Backbone(options.backbone or "small_cnn", options.image_size or 32, options.seed)
         module.check()
     size = None if module is None else module.image_size
-    listing, pixels, digest = folders.readable(folders.list_images(path, options.unlabelled), size)
+    content = ""
+    if path.is_dir():
+        listing = folders.list_images(path, options.unlabelled)
+    else:
+        root = path.parent if options.images_root is None else options.images_root
+        if not root.is_dir():
+            raise FileNotFoundError(f"--images-root is {root}, which is no folder; expected the one of the images")
+        listing, _ = read_coco(path, root, options.unlabelled)
+        content = f"{file_hash(path)} "
+    listing, pixels, digest = folders.readable(listing, size)
+    digest = f"{content}{digest}"
 
     def read(i: int) -> Any:
-        return read_image(path / listing.paths[i], Preparation().max_pixels)
+        return read_image(listing.root / listing.paths[i], Preparation().max_pixels)
 
     def make_inputs(cache: Path, device: torch.device) -> Any:
         return pixels if encoding is None else encoding.features(read, len(listing.paths), digest, cache, device)
@@ -115,7 +127,7 @@ def _open_images(path: Path, options: SourceOptions, inputs: bool) -> Source:
         labels=listing.labels,
         trusted=_listed(options.trusted, listing.paths, "the path of an image") if options.trusted else None,
         make_inputs=make_inputs,
-        describe=lambda i: {"image": folders.thumbnail(path / listing.paths[i])},
+        describe=lambda i: {"image": folders.thumbnail(listing.root / listing.paths[i])},
         fingerprint=digest if encoding is None else f"{digest} {encoding.encoder.fingerprint}",
         module=module,
         encoder=None if encoding is None else encoding.encoder.name,

@@ -30,6 +30,7 @@ _SOURCE = {  # how to read SOURCE
         "(none); docs/encoders.md lists the others",
     ),
     "images": (str, "COLUMN|FILE", "column, array or file with paths of images for the page to show"),
+    "images_root": (Path, "FOLDER", "for a .json list of images: where its paths start (its folder)"),
     "id": (str, "COLUMN", "column of ids, for .npy their file (rows are counted from 0)"),
     "trusted": (
         str,
@@ -69,12 +70,14 @@ def add(commands: Any) -> None:
         "clean",
         help="find the wrong labels of your data",
         description="Find the wrong labels of a folder of images by class, a table (CSV, TSV, JSON Lines, Parquet, a "
-        "Hugging Face data set on the disk), embeddings and labels in an .npz file, or embeddings in an .npy file, "
-        "which need not fit in memory. SOURCE is never "
+        "Hugging Face data set on the disk), a list of images in COCO's form (.json), embeddings and labels in an "
+        ".npz file, or embeddings in an .npy file, which need not fit in memory. SOURCE is never "
         "changed. Ctrl-C stops; the same command resumes.",
         epilog="Example: vri clean reviews.csv --label stars --text review --out cleaned",
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="folder root/class/image, table, .npz or .npy file")
+    parser.add_argument(
+        "source", metavar="SOURCE", type=Path, help="folder root/class/image, .json list of images, table, .npz or .npy"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     for name, (kind, shown, text) in (_SOURCE | _SEARCH).items():
         parser.add_argument(_flag(name), *_ALSO.get(name, []), dest=name, type=kind, metavar=shown, help=text)
