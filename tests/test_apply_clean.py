@@ -31,6 +31,51 @@ def test_corrected_csv_gives_the_labels_in_it(
     assert [row["y"] for row in read(tmp_path / "new" / "t.csv")] == corrected
 
 
+@pytest.mark.parametrize("decisions", ["out/corrected.csv", "out", "out/label_issues.csv"])
+def test_how_the_source_was_read_is_known(
+    decisions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    installed(monkeypatch)
+    assert main(arguments(tmp_path, "--quiet")) == 0  # --label y --id key
+    auto = ["--auto", "precision=0.5"] if "issues" in decisions else []
+    assert apply(tmp_path, decisions, *auto, f"--out={tmp_path}/given") == 0
+    call = ["apply", str(tmp_path / "t.csv"), str(tmp_path / decisions), *auto]
+    assert main([*call, "--out", str(tmp_path / "known")]) == 0
+    assert (tmp_path / "known" / "t.csv").read_bytes() == (tmp_path / "given" / "t.csv").read_bytes()
+    capsys.readouterr()
+    # what is given counts, and another source is not read in the same way
+    assert main([*call, "--id", "x", "--out", str(tmp_path / "x")]) == 2
+    assert "column 'x' has 3 ids more than once" in capsys.readouterr().err
+    (tmp_path / "t.csv").rename(tmp_path / "u.csv")
+    assert main(["apply", str(tmp_path / "u.csv"), *call[2:], "--out", str(tmp_path / "u")]) == 2
+    assert "--label is missing; " in capsys.readouterr().err
+    (tmp_path / "u.csv").rename(tmp_path / "t.csv")
+    for content in ("{", "[]", '{"source": "t.csv"}', '{"source": "t.csv", "read_with": 5}'):
+        (tmp_path / "out" / "summary.json").write_text(content)
+        assert main([*call, "--out", str(tmp_path / "x")]) == 2
+        assert "--label is missing; " in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_files_of_labels_and_ids_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    installed(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    given = np.array([0, 1, 2, 0, 1, 2, 1, 0])
+    np.save("X.npy", np.stack([given, given], 1) + np.array([[0]] * 6 + [[-1], [1]]))
+    np.save("y.npy", given)
+    np.save("ids.npy", np.array([f"k{n}" for n in range(8)]))
+    assert main(["clean", "X.npy", "--labels", "y.npy", "--ids", "ids.npy", "--out", "out", "--quiet"]) == 0
+    assert main(["apply", "X.npy", "out", "--out", "new"]) == 0
+    corrected = [int(row["label"]) for row in read(tmp_path / "out" / "corrected.csv")]
+    assert np.load("new/y.npy").tolist() == corrected != given.tolist()
+    Path("y.npy").rename("labels.npy")
+    capsys.readouterr()
+    assert main(["apply", "X.npy", "out", "--out", "more"]) == 2
+    assert capsys.readouterr().err == (
+        "vri apply: --label is missing; X.npy has the embeddings only: name the .npy file of their labels\n"
+    )
+
+
 def scored(folder: Path, probabilities: list[float]) -> None:
     """A table of as many rows, and the label_issues.csv of a run on it, with one label that is no issue."""
     (folder / "t.csv").write_text("key,y\n" + "".join(f"k{n},a\n" for n in range(len(probabilities) + 1)))

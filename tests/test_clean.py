@@ -257,7 +257,8 @@ def test_a_source_that_is_not_there(tmp_path: Path, capsys: Any) -> None:
     lost = tmp_path / "lost"
     assert main(["clean", str(lost), "--out", str(tmp_path / "out"), "--quiet"]) == 2
     tables = ".csv, .tsv, .jsonl, .ndjson, .parquet, .pq"
-    expected = f"expected a folder of images by class, a table ({tables}), an .npz or an .npy file"
+    expected = f"expected a folder of images by class, a table ({tables}), an .npz or an .npy file, or a list of "
+    expected += "images (.json)"
     assert capsys.readouterr().err == f"vri clean: {lost} is not there; {expected}\n"
     assert os.listdir(tmp_path) == []
 

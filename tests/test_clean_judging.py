@@ -14,6 +14,7 @@ from fake_classifier import FakeClassifier, installed, read, table
 from review_pages import summary as make_summary
 from test_clean import Texts
 from vri import find_label_issues
+from vri.cleaning import stream
 from vri.cleaning.options import SourceOptions
 from vri.cleaning.sources import open_source
 from vri.cleaning.work import contradiction
@@ -110,13 +111,57 @@ def test_probabilities_that_are_none(file: str, content: Any, message: str, tmp_
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
-def test_options_of_training_go_without_given_probabilities(tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--cross-fit", "3"], "--cross-fit"),
+        (["--encoder", "auto"], "--encoder"),
+        (["--device", "cpu", "--seed", "1", "--features", "x"], "--features, --seed, --device"),
+        (
+            ["--weights", "w.pt", "--backbone", "resnet50", "--image-size", "64", "--epochs", "3", "--compare"],
+            "--backbone, --image-size, --weights, --epochs, --compare",
+        ),
+        (["--sample", "10"], "--sample"),
+    ],
+)
+def test_options_of_training_go_without_given_probabilities(
+    more: list[str], named: str, tmp_path: Path, capsys: Any
+) -> None:
     path, _ = labels_only(tmp_path)
-    call = ["clean", str(path), "--label", "y", "--pred-probs", "p.npy", "--cross-fit", "3", "--out", "out", "--quiet"]
-    assert main(call) == 2
-    assert "--cross-fit can't be used with --pred-probs, which trains nothing; leave it out" in capsys.readouterr().err
+    np.save(tmp_path / "p.npy", np.full((60, 3), 1 / 3))
+    call = ["clean", str(path), "--label", "y", "--pred-probs", str(tmp_path / "p.npy"), "--quiet", *more]
+    assert main([*call, "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == (
+        f"vri clean: {named} can't be used with --pred-probs, which trains nothing; leave it out\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_encoder_is_fine_with_given_probabilities(tmp_path: Path) -> None:
+    path, given = labels_only(tmp_path)
+    np.save(tmp_path / "p.npy", probabilities(given, ["a", "b", "c"]))
+    call = ["clean", str(path), "--label", "y", "--pred-probs", str(tmp_path / "p.npy"), "--quiet"]
+    assert main([*call, "--encoder", "none", "--out", str(tmp_path / "out")]) == 0
+
+
+def test_rows_too_many_for_the_memory_are_judged_by_given_probabilities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = np.tile([1, 2, 0], 20)
+    found = probabilities([str(label) for label in given], ["0", "1", "2"])
+    for name, array in (("X", np.full((60, 4), np.nan)), ("y", given), ("p", found)):  # embeddings are only shown
+        np.save(tmp_path / f"{name}.npy", array)
+    monkeypatch.setattr(stream, "_memory", lambda: 1000)
+    call = ["clean", str(tmp_path / "X.npy"), "--labels", str(tmp_path / "y.npy"), "--quiet"]
+    assert main([*call, "--pred-probs", str(tmp_path / "p.npy"), "--out", str(tmp_path / "out")]) == 0
+    expected = find_label_issues(given, found)
+    rows = read(tmp_path / "out" / "label_issues.csv")
+    assert {int(row["id"]) for row in rows if row["is_label_issue"] == "true"} == set(
+        np.flatnonzero(expected["is_label_issue"])
+    )
 
 
 # missing labels

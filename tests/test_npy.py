@@ -78,8 +78,8 @@ def save(path: Path, array: Any) -> Path:
         ("y", np.arange(6) % 2, "{y} has 6 entries and the embeddings 4 rows; expected one per row"),
         (
             "y",
-            np.array([0.0, 1, 0, 1]),
-            "{y} has shape (4,) and type float64; expected one class per sample, as whole numbers or text, shape (n,)",
+            np.array([0j, 1, 0, 1]),
+            "{y} has shape (4,) and type complex128; expected one class per sample, as numbers or text, shape (n,)",
         ),
         (
             "y",
@@ -90,7 +90,14 @@ def save(path: Path, array: Any) -> Path:
         (
             "y",
             np.array(["a", "b", " ", "b"]),
-            "{y} has no label in row 2 (from 0); expected one in each: fill it in or remove the row",
+            "{y} has no label in row 2 (from 0); expected one in each: fill it in, remove the row, or have it "
+            "predicted with --unlabelled",
+        ),
+        (
+            "y",
+            np.array([0.0, 1, 0, np.nan]),
+            "{y} has no label in row 3 (from 0); expected one in each: fill it in, remove the row, or have it "
+            "predicted with --unlabelled",
         ),
         ("y", np.ones(4, int), "all 4 samples of {y} have the label '1'; expected at least two classes"),
         (

@@ -182,7 +182,8 @@ def test_unknown_trusted_rows_are_named(tmp_path: Path) -> None:
 def test_sources_that_are_none(tmp_path: Path) -> None:
     lost = tmp_path / "lost.csv"
     tables = ".csv, .tsv, .jsonl, .ndjson, .parquet, .pq"
-    expected = f"expected a folder of images by class, a table ({tables}), an .npz or an .npy file"
+    expected = f"expected a folder of images by class, a table ({tables}), an .npz or an .npy file, or a list of "
+    expected += "images (.json)"
     with said(FileNotFoundError, f"{lost} is not there; {expected}"):
         open_source(lost, SourceOptions())
     sheet = write(tmp_path / "t.xlsx", "")

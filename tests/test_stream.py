@@ -21,7 +21,7 @@ from vri import VRIClassifier, quality
 from vri.cleaning import stream
 from vri.cleaning.arrow import read_parquet
 from vri.cleaning.state import load_found
-from vri.cleaning.stream import Judge, Learned, draw
+from vri.cleaning.stream import Folds, Judge, Learned, draw
 from vri.cli import main
 
 # the sample
@@ -340,11 +340,75 @@ def test_without_pyarrow_nothing_is_begun(tmp_path: Path, capsys: Any, monkeypat
     assert not (tmp_path / "out").exists()
 
 
-def test_cross_fitting_needs_all_rows(tmp_path: Path, capsys: Any) -> None:
-    digits(tmp_path)
-    assert main(call(tmp_path, "--sample", "100", "--cross-fit", "2")) == 2
-    assert capsys.readouterr().err == (
-        f"vri clean: --cross-fit needs all rows in memory, and {tmp_path / 'X.npy'} is learned from in a sample of 100 "
-        "of 1,797 rows; leave it out\n"
+# cross-fitting
+
+
+def test_folds_are_dealt_out_in_turn() -> None:
+    rows = np.sort(np.random.default_rng(0).choice(10_000, 500, replace=False))
+    given = np.random.default_rng(1).choice(list("abcd"), 500, p=[0.6, 0.3, 0.096, 0.004])
+    folds = Folds.deal(rows, given, 5, seed=0)
+    np.testing.assert_array_equal(np.bincount(folds.held), [100] * 5)
+    for name in "abcd":
+        counts = np.bincount(folds.held[given == name], minlength=5)
+        assert counts.max() - counts.min() <= 1  # so that each has learned from every class of two
+    everything = folds.of(np.arange(10_000))
+    np.testing.assert_array_equal(everything[rows], folds.held)
+    np.testing.assert_allclose(np.bincount(everything) / 10_000, 0.2, atol=0.01)
+    np.testing.assert_array_equal(folds.of(np.arange(7000, 7100)), everything[7000:7100])
+    assert (Folds.deal(rows, given, 5, seed=1).held != folds.held).any()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_with_folds_each_row_is_judged_by_a_classifier_that_has_not_seen_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    given, _ = digits(tmp_path)
+    given[[5, 6]] = 10  # a class of two rows
+    np.save(tmp_path / "y.npy", given)
+    command = ("--sample", "600", "--epochs", "3", "--cross-fit", "3")
+    assert main(call(tmp_path, *command, out="whole")) == 0
+    out = tmp_path / "whole"
+    issues = frame(out / "label_issues")
+    learned = load_found(out / "state" / "learned.npz", Learned)
+    assert learned is not None
+    folds = learned.folds(3)
+    assert folds is not None
+    assert len(folds.rows) == learned.learned_from == 600
+    X = np.load(tmp_path / "X.npy")
+    said = np.zeros((1797, 11))
+    for number in range(3):
+        classifier = VRIClassifier.load(out / "state" / f"fold-{number}.safetensors")
+        columns = classifier.classes_.astype(int)
+        own = folds.of(np.arange(1797)) == number
+        said[np.ix_(own, columns)] = classifier.predict_proba(X[own])
+    right, _ = learned.calibration().judge(torch.from_numpy(said), torch.from_numpy(given))
+    np.testing.assert_allclose(issues["label_quality"], right, atol=1e-5)
+    np.testing.assert_allclose(issues["outlier_score"], quality.outlier_score(torch.from_numpy(said)), atol=1e-5)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["accuracy_after"] == (said.argmax(1) == given)[folds.rows].mean()
+    assert summary["accuracy_on"] == (
+        "600 samples predicted by classifiers that were not trained on them, against their given labels, which are "
+        "partly wrong"
     )
-    assert not (tmp_path / "out").exists()
+    assert summary["settings"]["cross_fit"] == 3
+
+    # stopped while the second fold was trained, it goes on there
+    trained: list[np.ndarray] = []
+    fit = VRIClassifier.fit
+
+    def stopped(self: VRIClassifier, X: Any, y: Any, **more: Any) -> VRIClassifier:
+        trained.append(X)
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return fit(self, X, y, **more)
+
+    monkeypatch.setattr(VRIClassifier, "fit", stopped)
+    assert main(call(tmp_path, *command)) == 130
+    assert main(call(tmp_path, *command)) == 0
+    for number in range(3):
+        np.testing.assert_array_equal(X[folds.rows[folds.held != number]], trained[[1, 4, 5][number]])
+    assert len(trained) == 6  # the first is restored from its checkpoint
+    assert snapshot(tmp_path / "out") == snapshot(out)
+    capsys.readouterr()
+    assert main(call(tmp_path, *command[:-1], "4")) == 2
+    assert "holds a run with other settings: cross_fit was 3 and is 4; " in capsys.readouterr().err

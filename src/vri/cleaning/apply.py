@@ -6,7 +6,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from vri.cleaning.arrays import read_arrays
 from vri.cleaning.arrow import PARQUET_SUFFIXES, parquet_library, read_arrow, write_dataset
-from vri.cleaning.decisions import read_decisions
+from vri.cleaning.coco import read_coco, relabelled
+from vri.cleaning.decisions import known_options, read_decisions
 from vri.cleaning.folders import list_images
 from vri.cleaning.npy import open_npy
-from vri.cleaning.options import ARRAYS, IMAGES, ROWS, TABLE, SourceOptions, check_options, kind_of
+from vri.cleaning.options import ARRAYS, COCO, IMAGES, ROWS, TABLE, SourceOptions, check_options, kind_of
 from vri.cleaning.relabelled_images import AUTO, write_images
 from vri.cleaning.review import make_plan
 from vri.cleaning.state import check_writable
@@ -66,12 +67,15 @@ def apply(
         path: what was cleaned; it is only read, never changed.
         review: the decisions, as the page of `vri clean` exports them; or corrected.csv or all that it wrote.
         out: folder for the copy, new or empty.
-        options: how to read the source, as for `vri clean`.
+        options: how to read the source, as for `vri clean`; what isn't given is taken from the results of `vri clean`,
+            if `review` is among them.
         way: for a folder of images: "hard" or "symbolic" links, "copy", or "auto": hard links where possible, else
             copies.
         precision: share of the changes that should be right: the surest suggestions are taken, and no decisions.
     """
     kind = kind_of(path)
+    known = known_options(review, path)
+    options = replace(options, **{name: each for name, each in known.items() if not getattr(options, name)})
     if precision is not None and not 0 < precision <= 1:
         raise ValueError(f"--auto is precision={precision:g}; expected more than 0, and at most 1")
     check_options(path, kind, options)
@@ -79,7 +83,7 @@ def apply(
         raise ValueError(f"--link and --copy are for folders of images, and {path} is a file; leave them out")
     _check_out(out, path)
     decisions, left = read_decisions(review, precision)
-    source = _open_images(path, way) if kind == IMAGES else _OPENERS[kind](path, options)
+    source = _open_images(path, options, way) if kind == IMAGES else _OPENERS[kind](path, options)
     new, counts = make_plan(source.ids, source.labels, decisions, review, path)
     with _built_aside(out) as folder:
         made = source.write(folder, new)
@@ -97,7 +101,7 @@ def _kept(new: Labels) -> list[int]:
 def _open_table(path: Path, options: SourceOptions) -> _Opened:
     encoding = options.encoding or "utf-8"
     table = read_table(path, encoding, options.separator)
-    column, labels = table.labels(options.label, unlabelled=True)
+    column, labels = table.labels(options.label, options.unlabelled or True)
     forms: Mapping[str, Any] = _forms(labels, table.columns[column])
     if column in table.numbers:
         forms = table.numbers[column] | ({"": -1} if "" in forms else {})
@@ -176,7 +180,7 @@ def _write_parquet(path: Path, target: Path, table: Any) -> None:
 
 def _open_npz(path: Path, options: SourceOptions) -> _Opened:
     arrays = read_arrays(path, options, only_labels=True)
-    labels = arrays.label_texts(unlabelled=True)
+    labels = arrays.label_texts(options.unlabelled or True)
 
     def write(folder: Path, new: Labels) -> str:
         rows, per_sample = _kept(new), arrays.per_sample()
@@ -195,7 +199,7 @@ def _open_npz(path: Path, options: SourceOptions) -> _Opened:
 
 
 def _open_npy(path: Path, options: SourceOptions) -> _Opened:
-    source = open_npy(path, options)
+    source = open_npy(path, replace(options, unlabelled=options.unlabelled or True))
     labels = source.label_texts()
 
     def write(folder: Path, new: Labels) -> str:
@@ -213,8 +217,10 @@ def _open_npy(path: Path, options: SourceOptions) -> _Opened:
 
 
 def _new_array(y: NDArray[Any], labels: Sequence[str], new: Labels, where: str) -> NDArray[Any]:
-    """The remaining labels, in the type of the array; text may become longer."""
-    values = _values([label for label in new if label is not None], _forms(labels, y.tolist()), y.dtype, where)
+    """The remaining labels, in the type of the array; text may become longer, and unchanged ones stay as they are."""
+    given, rows = y.tolist(), _kept(new)
+    values = _values([new[row] for row in rows], _forms(labels, given), y.dtype, where)
+    values = [given[row] if new[row] == labels[row] else value for row, value in zip(rows, values, strict=True)]
     return np.array(values, dtype=None if y.dtype.kind == "U" and values else y.dtype)
 
 
@@ -242,14 +248,24 @@ def _values(labels: Sequence[str | None], forms: Mapping[str, Any], kind: Any, w
     return [found[str(label)] for label in labels]
 
 
-def _open_images(path: Path, way: str) -> _Opened:
-    listing = list_images(path)
+def _open_images(path: Path, options: SourceOptions, way: str) -> _Opened:
+    listing = list_images(path, options.unlabelled)
     return _Opened(
         listing.paths, listing.labels, lambda folder, new: write_images(folder, listing, new, way), listing.notes
     )
 
 
-_OPENERS = {TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
+def _open_coco(path: Path, options: SourceOptions) -> _Opened:
+    listing, content = read_coco(path, unlabelled=options.unlabelled or True)
+
+    def write(folder: Path, new: Labels) -> str:
+        (folder / path.name).write_text(relabelled(path, content, listing.labels, new), encoding="utf-8")
+        return f"/{path.name}"
+
+    return _Opened(listing.paths, listing.labels, write)
+
+
+_OPENERS = {COCO: _open_coco, TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
 
 
 # the folder for the copy

@@ -33,7 +33,7 @@ class Arrays:
         count = len(self.all[self.labels])
         return [name for name, array in self.all.items() if array.ndim and len(array) == count]
 
-    def label_texts(self, unlabelled: bool = False) -> list[str]:
+    def label_texts(self, unlabelled: bool | str = False) -> list[str]:
         """The labels as text; "" for missing ones if they are allowed."""
         return label_texts(self.all[self.labels].tolist(), f"{self.path}: array {self.labels!r}", unlabelled)
 

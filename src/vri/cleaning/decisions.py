@@ -1,6 +1,7 @@
 """Decisions for `vri apply`: a person's in review.csv, or those that follow from what `vri clean` wrote."""
 
 import csv
+import json
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from vri.cleaning.arrow import read_parquet
 from vri.cleaning.cells import unescape
 from vri.cleaning.review import ACCEPT, COLUMNS, Decision, read_review
-from vri.cleaning.state import CORRECTED, ISSUES
+from vri.cleaning.state import CORRECTED, ISSUES, KNOWN, READ_WITH, SUMMARY
 from vri.data.lists import shorten
 
 _CORRECTED = ("id", "label", "given_label", "changed")
@@ -47,6 +48,20 @@ def read_decisions(path: Path, precision: float | None) -> tuple[dict[str, Decis
     return read_review(path), None
 
 
+def known_options(review: Path, source: Path) -> dict[str, Any]:
+    """How `vri clean` read this source, if `review` is in the folder of its results or is that folder."""
+    folders = (review, review.parent) if review.is_dir() else (review.parent,)
+    summary = next((folder / SUMMARY for folder in folders if (folder / SUMMARY).is_file()), None)
+    try:
+        found = {} if summary is None else json.loads(summary.read_text(encoding="utf-8"))
+        if found.get("source") not in (source.name, source.resolve().name):
+            return {}
+        known = {name: found[READ_WITH][name] for name in KNOWN if found[READ_WITH].get(name)}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):  # of another program, or damaged
+        return {}
+    return {name: each for name, each in known.items() if not str(each).endswith(".npy") or Path(each).is_file()}
+
+
 def _surest(path: Path, precision: float) -> tuple[dict[str, Decision], int]:
     issues = [row for row in _rows(path) if _yes(row["is_label_issue"])]
     issues.sort(key=lambda row: -float(row["predicted_probability"]))
@@ -82,13 +97,19 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             table = read_parquet(part)
             mark = "changed" if "changed" in table.column_names else "is_label_issue"
             for row in table.filter(table[mark]).to_pylist():
-                yield {name: value if isinstance(value, bool) else str(value) for name, value in row.items()}
+                yield {name: value if isinstance(value, bool) else _text(value) for name, value in row.items()}
         return
     with path.open(encoding="utf-8-sig", newline="") as file:
         for row in csv.DictReader(file):
             if None in row or None in row.values():
                 raise ValueError(f"{path} has a row of another length than its header; run vri clean again")
             yield {name: unescape(cell) for name, cell in row.items()}
+
+
+def _text(value: Any) -> str:
+    """A value in Parquet as the text that it is in CSV."""
+    whole = isinstance(value, float) and value.is_integer()
+    return "" if value is None else str(int(value) if whole else value)
 
 
 def _id(row: Mapping[str, Any]) -> str:

@@ -12,7 +12,8 @@ from PIL import Image
 from torch import nn
 
 from vri import backbones
-from vri.data.files import image_folder
+from vri.cleaning.tables import check_known
+from vri.data.files import image_folder, is_image
 from vri.data.image_files import BrokenImage, Preparation, centre, read_image
 from vri.data.lists import shorten
 from vri.training.progress import report
@@ -30,7 +31,7 @@ class Listing:
     Attributes:
         root: the folder.
         paths: of the images, relative to `root`, with / between their parts.
-        labels: the folder each is in.
+        labels: the folder each is in; "" for an image without label.
         notes: files that were skipped.
     """
 
@@ -40,17 +41,33 @@ class Listing:
     notes: list[str]
 
 
-def list_images(root: Path) -> Listing:
-    """All images in the folders of `root`, sorted; those with names that are not UTF-8 are left out and noted."""
-    files = image_folder(root).train
-    paths = [files.relative_path(index) for index in range(len(files))]
+def list_images(root: Path, unlabelled: bool | str = False) -> Listing:
+    """All images in the folders of `root`, sorted; those with names that are not UTF-8 are left out and noted.
+
+    Args:
+        root: the folder.
+        unlabelled: whether to take images without label, too, which lie in `root` itself. A text is the folder of
+            others.
+    """
+    found = image_folder(root)
+    if isinstance(unlabelled, str):
+        check_known(unlabelled, unlabelled in found.class_names, str(root), found.class_names)
+    paths = [found.train.relative_path(index) for index in range(len(found.train))]
+    loose = sorted(entry.name for entry in os.scandir(root) if is_image(entry.name) and entry.is_file())
+    paths += loose if unlabelled else []
     sound = [path for path in paths if path == path.encode("utf-8", "ignore").decode()]
     notes = []
+    if loose and not unlabelled:
+        notes.append(
+            f"{len(loose):,} images are in no folder of a class and are left out: {shorten(loose)}; --unlabelled takes "
+            "them as samples without label"
+        )
     if len(sound) < len(paths):
         odd = sorted(set(paths) - set(sound))
         names = shorten(os.fsencode(path).decode("utf-8", "backslashreplace") for path in odd)
         notes.append(f"{len(odd):,} images have names that are not UTF-8 and are left out: {names}")
-    return Listing(root, sound, [path.partition("/")[0] for path in sound], notes)
+    classes = [path.rpartition("/")[0] for path in sound]
+    return Listing(root, sound, ["" if name == unlabelled else name for name in classes], notes)
 
 
 def readable(listing: Listing, size: int | None) -> tuple[Listing, Bytes | None, str]:

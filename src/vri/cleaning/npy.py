@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vri.cleaning.options import MOST_CLASSES, SourceOptions, check_classes, sort_labels
-from vri.cleaning.tables import label_texts
+from vri.cleaning.options import MOST_CLASSES, SourceOptions, check_classes, check_trusted, sort_labels
+from vri.cleaning.tables import is_missing_label, label_texts
 from vri.data.lists import shorten
 
 Array = NDArray[Any]
@@ -88,12 +88,13 @@ class NpySource:
 
     Attributes:
         embeddings: (n, d) numbers.
-        labels: (n,) whole numbers or text.
+        labels: (n,) numbers or text.
         trusted: (n,) booleans, or None.
         ids: (n,) whole numbers or text, or None.
         classes: the different labels as text, in order.
         counts: samples of each class.
         trusted_count: samples that are trusted.
+        unlabelled_count: samples without label.
         notes: what the user should know.
         options: how to read them.
     """
@@ -105,6 +106,7 @@ class NpySource:
     classes: list[str]
     counts: Indices
     trusted_count: int
+    unlabelled_count: int
     notes: list[str]
     options: SourceOptions
     _values: Array  # the different labels as in the file, ascending
@@ -118,20 +120,21 @@ class NpySource:
     @property
     def names(self) -> Array:
         """The classes as they are written: numbers if the labels are numbers, else text."""
-        if self._values.dtype.kind not in "iu":
+        if self._values.dtype.kind not in "iuf":
             return np.array(self.classes)
-        found = np.empty(len(self.classes), self._values.dtype)
+        found = np.empty(len(self.classes), np.float64 if self._values.dtype.kind == "f" else self._values.dtype)
         found[self._place] = self._values
         return found
 
     def encode(self, labels: Array) -> Indices:
-        """Convert labels as in the file to their indices in `classes`."""
-        found: Indices = self._place[np.searchsorted(self._values, labels)]
-        return found
+        """Convert labels as in the file to their indices in `classes`, -1 for a missing one."""
+        nearest = np.searchsorted(self._values, labels).clip(max=len(self._values) - 1)
+        return np.where(self._values[nearest] == labels, self._place[nearest], -1)
 
     def label_texts(self) -> list[str]:
-        """All labels."""
-        return [self.classes[place] for place in self.encode(self.labels.read(0, self.rows)).tolist()]
+        """All labels; "" for missing ones."""
+        names = [*self.classes, ""]  # the last also has the place -1
+        return [names[place] for place in self.encode(self.labels.read(0, self.rows)).tolist()]
 
     def id_texts(self) -> list[str]:
         """All ids, or the row numbers from 0."""
@@ -167,7 +170,7 @@ def open_npy(path: Path, options: SourceOptions) -> NpySource:
     rows = len(embeddings)
     if not rows:
         raise ValueError(f"{path} has no rows; expected at least two, with labels that differ")
-    labels = _column(options.label, "--label", "biuU", "one class per sample, as whole numbers or text", rows)
+    labels = _column(options.label, "--label", "biufU", "one class per sample, as numbers or text", rows)
     trusted, ids, trusted_count = None, None, 0
     if options.trusted is not None:
         trusted = _column(options.trusted, "--trusted", "b", "true or false for each sample, type bool", rows)
@@ -176,9 +179,11 @@ def open_npy(path: Path, options: SourceOptions) -> NpySource:
             raise ValueError("--trusted marks no sample; expected at least one: mark some, or leave it out")
     if options.id is not None:
         ids = _column(options.id, "--id", "iuU", "one id per sample, as whole numbers or text", rows)
-    found = _count_labels(labels)
+    found, unlabelled_count = _count_labels(labels, options.unlabelled)
     values = np.array(sorted(found), labels.dtype.newbyteorder("="))
-    texts = label_texts(values.tolist(), str(labels.path))
+    texts = label_texts(values.tolist(), str(labels.path), options.unlabelled)
+    unlabelled_count += sum(found[value] for text, value in zip(texts, values.tolist(), strict=True) if not text)
+    values, texts = values[[bool(text) for text in texts]], list(filter(None, texts))
     counts: Counter[str] = Counter()
     for text, value in zip(texts, values.tolist(), strict=True):
         counts[text] += found[value]
@@ -186,7 +191,29 @@ def open_npy(path: Path, options: SourceOptions) -> NpySource:
     classes = sort_labels(counts)
     place = np.array([classes.index(text) for text in texts])
     numbers = np.array([counts[name] for name in classes])
-    return NpySource(embeddings, labels, trusted, ids, classes, numbers, trusted_count, notes, options, values, place)
+    source = NpySource(
+        embeddings,
+        labels,
+        trusted,
+        ids,
+        classes,
+        numbers,
+        trusted_count,
+        unlabelled_count,
+        notes,
+        options,
+        values,
+        place,
+    )
+    if unlabelled_count and trusted is not None:
+        check_trusted([str(row) for row in _trusted_without_label(source)])
+    return source
+
+
+def _trusted_without_label(source: NpySource) -> Iterator[int]:
+    for start, labels in chunks(source.labels):
+        trusted = source.marks(start, start + len(labels))
+        yield from (start + np.flatnonzero((source.encode(labels) < 0) & trusted)).tolist()
 
 
 def chunks(column: NpyFile) -> Iterator[tuple[int, Array]]:
@@ -208,20 +235,25 @@ def _column(name: str, option: str, kinds: str, expected: str, rows: int) -> Npy
     return found
 
 
-def _count_labels(labels: NpyFile) -> Counter[Any]:
+def _count_labels(labels: NpyFile, unlabelled: bool | str) -> tuple[Counter[Any], int]:
+    """How often each label comes, and how many are missing, which `unlabelled` may allow."""
     counts: Counter[Any] = Counter()
+    missing = 0
     for start, chunk in chunks(labels):
         values, first, numbers = np.unique(chunk, return_index=True, return_counts=True)
         for value, row, number in zip(values.tolist(), first.tolist(), numbers.tolist(), strict=True):
-            if isinstance(value, str) and not value.strip():
+            if not is_missing_label(value):
+                counts[value] += number
+                continue
+            missing += number
+            if unlabelled is False:
                 raise ValueError(
-                    f"{labels.path} has no label in row {start + row} (from 0); expected one in each: fill it in or "
-                    "remove the row"
+                    f"{labels.path} has no label in row {start + row} (from 0); expected one in each: fill it in, "
+                    "remove the row, or have it predicted with --unlabelled"
                 )
-            counts[value] += number
         if len(counts) > MOST_CLASSES:
             raise ValueError(
                 f"{labels.path} has more than {MOST_CLASSES:,} different labels; expected fewer classes: "
                 "is it the file of the labels?"
             )
-    return counts
+    return counts, missing

@@ -1,7 +1,7 @@
 """What the user chooses for `vri clean`, and what is wrong with it."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,17 +12,26 @@ from vri.cleaning.tables import SUFFIXES
 from vri.cleaning.text_tables import CSV_SUFFIXES, JSON_SUFFIXES
 from vri.data.lists import shorten
 
-IMAGES, TABLE, ARRAYS, ROWS = "images", "table", "arrays", "rows"  # kinds of sources
+IMAGES, COCO, TABLE, ARRAYS, ROWS = "images", "coco", "table", "arrays", "rows"  # kinds of sources
 MOST_CLASSES = 2_000  # the page and the matrices have a number for each pair of them
 
-_WORDS = {IMAGES: "a folder of images", TABLE: "a {} table", ARRAYS: "an .npz file", ROWS: "an .npy file"}
+_WORDS = {
+    IMAGES: "a folder of images",
+    COCO: "a list of images",
+    TABLE: "a {} table",
+    ARRAYS: "an .npz file",
+    ROWS: "an .npy file",
+}
 _FOR_IMAGES = ("backbone", "image_size", "weights")
 _FOR_TEXT = ("encoding", "separator")  # tables in text files
+_FOR_LEARNING = ("features", "encoder", *_FOR_IMAGES)  # what --pred-probs has no use for, as it trains nothing
+_FOR_TRAINING = ("cross_fit", "epochs", "seed", "device", "compare", "sample")
 _UNUSED = {  # options that mean nothing for a kind of source
-    IMAGES: ("unlabelled", "label", "features", "text", "images", "id", *_FOR_TEXT),
-    TABLE: _FOR_IMAGES,
-    ARRAYS: ("encoder", *_FOR_TEXT, *_FOR_IMAGES),
-    ROWS: ("unlabelled", "features", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
+    IMAGES: ("label", "features", "text", "images", "images_root", "id", *_FOR_TEXT),
+    COCO: ("label", "features", "text", "images", "id", *_FOR_TEXT),
+    TABLE: ("images_root", *_FOR_IMAGES),
+    ARRAYS: ("images_root", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
+    ROWS: ("images_root", "features", "encoder", *_FOR_TEXT, *_FOR_IMAGES),
 }
 
 
@@ -37,6 +46,7 @@ class SourceOptions:
             page shows.
         encoder: name of a pretrained encoder of images or text, as in `vri.encoders.load`; none by default.
         images: column, array or file of paths of images, which only the page shows.
+        images_root: folder that the paths in a list of images start from; by default that of the list.
         id: column, array or .npy file of ids; if not given, rows are counted from 0.
         trusted: whose labels are known to be right: a column, array or .npy file of true and false, or a file with
             one id per line.
@@ -45,7 +55,8 @@ class SourceOptions:
         backbone: network for images; `small_cnn` by default, `resnet50` with weights.
         image_size: side of the images the network sees; 32 by default, 224 with weights.
         weights: file of weights; the network is then not trained, and its features are the embeddings.
-        unlabelled: whether labels may be missing; they are predicted, not judged.
+        unlabelled: whether labels may be missing; they are predicted, not judged. A text is a label (for images the
+            folder of a class) that also stands for none.
         seed: of the initial weights.
     """
 
@@ -54,6 +65,7 @@ class SourceOptions:
     text: str | None = None
     encoder: str | None = None
     images: str | None = None
+    images_root: Path | None = None
     id: str | None = None
     trusted: str | None = None
     encoding: str | None = None
@@ -61,7 +73,7 @@ class SourceOptions:
     backbone: str | None = None
     image_size: int | None = None
     weights: Path | None = None
-    unlabelled: bool = False
+    unlabelled: bool | str = False
     seed: int = 0
 
 
@@ -93,7 +105,7 @@ class CleanOptions:
     pred_probs: Path | None = None
 
 
-def checked_device(options: CleanOptions) -> torch.device:
+def checked_device(options: CleanOptions, source_options: SourceOptions) -> torch.device:
     """The device to train on; all mistakes in the options are reported at once."""
     checks = {
         "confidence": (0 <= options.confidence <= 1, "0 to 1"),
@@ -107,10 +119,11 @@ def checked_device(options: CleanOptions) -> torch.device:
     if options.pred_probs is not None:
         if not options.pred_probs.is_file():
             wrong.append(f"--pred-probs is {options.pred_probs}, which is not there; check the name")
-        idle = [name for name in ("cross_fit", "epochs", "compare", "sample") if getattr(options, name)]
+        idle = [name for name in _FOR_LEARNING if getattr(source_options, name) not in (None, "none")]
+        idle += [name for name in _FOR_TRAINING if getattr(options, name) != getattr(CleanOptions, name)]
         if idle:
             wrong.append(
-                f"{shorten(map(_flag, idle))} can't be used with --pred-probs, which trains nothing; leave it out"
+                f"{shorten(map(_flag, idle), 20)} can't be used with --pred-probs, which trains nothing; leave it out"
             )
     wrong += [
         f"{_flag(name)} is {getattr(options, name):g}; expected {expected}"
@@ -136,11 +149,11 @@ def kind_of(path: Path) -> str:
         return TABLE if is_dataset(path) else IMAGES
     suffix = path.suffix.lower()
     problem = "is not there" if not path.exists() else f"ends in {suffix or 'nothing'!r}"
-    kind = {".npz": ARRAYS, ".npy": ROWS, **dict.fromkeys(SUFFIXES, TABLE)}.get(suffix)
+    kind = {".npz": ARRAYS, ".npy": ROWS, ".json": COCO, **dict.fromkeys(SUFFIXES, TABLE)}.get(suffix)
     if kind is None or not path.exists():
         raise (ValueError if path.exists() else FileNotFoundError)(
             f"{path} {problem}; expected a folder of images by class, a table ({', '.join(SUFFIXES)}), "
-            "an .npz or an .npy file"
+            "an .npz or an .npy file, or a list of images (.json)"
         )
     return kind
 
@@ -161,6 +174,8 @@ def check_options(path: Path, kind: str, options: SourceOptions) -> None:
 def check_classes(path: Path, counts: Counter[str]) -> list[str]:
     """Check that there are classes to learn, from their sample counts; returns a note on those with a single sample."""
     samples = counts.total()
+    if not counts:
+        raise ValueError(f"no sample of {path} has a label; expected labels of at least two classes to learn from")
     if len(counts) < 2:
         raise ValueError(
             f"all {samples:,} samples of {path} have the label {next(iter(counts))!r}; expected at least two classes"
@@ -182,6 +197,15 @@ def check_classes(path: Path, counts: Counter[str]) -> list[str]:
             "with each: clean a part of the classes at a time"
         )
     return [f"classes with a single sample, whose label can't be judged: {shorten(single)}"] if single else []
+
+
+def check_trusted(blank: Sequence[str]) -> None:
+    """Refuse trusted samples without label, by their ids."""
+    if blank:
+        raise ValueError(
+            f"--trusted marks {len(blank):,} samples without label: {shorten(blank)}; expected labels that are known "
+            "to be right: fill them in, or don't trust them"
+        )
 
 
 def sort_labels(labels: Iterable[str]) -> list[str]:

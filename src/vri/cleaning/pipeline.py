@@ -73,7 +73,7 @@ def clean(
         verbose: also report there how long each part took.
         command: shown on the page.
     """
-    work = Work(out, options, checked_device(options), Progress(progress), command)
+    work = Work(out, options, checked_device(options, source_options), Progress(progress), command, source_options)
     summary = _clean(work, path, source_options, fresh)
     if verbose:
         work.progress.tell_times()
@@ -87,7 +87,7 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
     check_options(path, kind, source_options)
     if options.sample is not None and kind != ROWS:
         raise ValueError("--sample can only be used with an .npy file; leave it out")
-    if kind == ROWS:
+    if kind == ROWS and options.pred_probs is None:
         arrays = open_npy(path, source_options)
         sample = options.sample or sample_size(arrays)
         if sample < arrays.rows:
@@ -101,15 +101,17 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
     work.progress.expect(page=_SHOWN * shown / len(source.labels) * work.progress.times[READING][0])
     work.tell_about(len(source.labels), len(source.classes()), count_of(source.trusted), source.notes)
     settings = _settings(source, source_options, options)
+    # before anything is written: the probabilities may be wrong, and judging takes seconds
+    findings = None if options.pred_probs is None else _judge(work, source, options.pred_probs)
     again = begin(out, settings, fresh)
-    whole = options.pred_probs is not None or (out / CLASSIFIER).exists()
-    findings = load_found(out / STATE / FINDINGS, Findings) if whole else None
     if findings is not None:
+        save_found(out / STATE / FINDINGS, findings)
+    elif (out / CLASSIFIER).exists() and (findings := load_found(out / STATE / FINDINGS, Findings)) is not None:
         work.tell("everything was trained before; writing the results again (--fresh trains again)")
     else:
         if again:
             work.tell(f"resuming the run in {out}")
-        findings = _train(work, source) if options.pred_probs is None else _judge(work, source, options.pred_probs)
+        findings = _train(work, source)
         save_found(out / STATE / FINDINGS, findings)
     accuracy = Accuracy(None, findings.accuracy, findings.measured_on)
     if options.compare:
@@ -236,6 +238,7 @@ def _settings(source: Source, source_options: SourceOptions, options: CleanOptio
     return chosen | {
         "trusted": None if marks is None else f"{count_of(source.trusted)} samples ({marks})",
         "encoder": source.encoder,
+        "images_root": None,
         "weights": None if source_options.weights is None else source_options.weights.name,
         "cross_fit": options.cross_fit,
         "epochs": options.epochs,

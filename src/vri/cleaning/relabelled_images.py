@@ -47,11 +47,11 @@ def _targets(names: Sequence[str], given: Sequence[str], new: Sequence[str | Non
         elif label is not None:
             moved.append(row)
     for row in moved:
-        file = Path(names[row].partition("/")[2])
-        target, number = f"{new[row]}/{file}", 1
+        file, origin = Path(names[row]), given[row] or "unlabelled"
+        target, number = f"{new[row]}/{file.name}", 1
         while target.casefold() in taken:
             again = "" if number == 1 else f"-{number}"
-            target, number = f"{new[row]}/{file.stem}-from-{given[row]}{again}{file.suffix}", number + 1
+            target, number = f"{new[row]}/{file.stem}-from-{origin}{again}{file.suffix}", number + 1
         put(row, target)
     return targets
 

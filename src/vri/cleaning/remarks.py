@@ -18,6 +18,16 @@ def spelling(classes: Sequence[str], counts: NDArray[np.int64]) -> list[str]:
     return found[:_MOST] + ([f"{len(found) - _MOST:,} more names of classes are odd"] if len(found) > _MOST else [])
 
 
+def without_label(count: int, filled: int, confidence: float, issues: str, corrected: str) -> list[str]:
+    """A remark on samples without label, and where their predictions are."""
+    if not count:
+        return []
+    return [
+        f"{count:,} samples have no label: {issues} has a predicted one for each, and {corrected} the {filled:,} that "
+        f"are at least {confidence:.0%} sure"
+    ]
+
+
 def copied_labels(X: Any, given: NDArray[Any], names: Sequence[str]) -> list[str]:
     """A remark on columns that tell the label of every sample."""
     if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype.kind not in "fiub":

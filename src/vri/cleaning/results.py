@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vri.cleaning.cells import escape, write_rows
 from vri.cleaning.context import Candidates
-from vri.cleaning.remarks import spelling
+from vri.cleaning.remarks import spelling, without_label
 from vri.cleaning.report import QUALITY_BINS, Summary
 from vri.cleaning.sources import Source
 from vri.cleaning.state import CORRECTED, ISSUES, Findings
@@ -38,11 +38,8 @@ def write_results(work: Work, source: Source, found: Findings, accuracy: Accurac
     write_rows(work.out / ISSUES, _COLUMNS, (_issue(source, found, i) for i in order.tolist()))
     write_rows(work.out / CORRECTED, ("id", "label", "given_label", "changed"), _corrected(source, found, changed))
     remarks = [*found.remarks, *spelling(found.classes, np.bincount(given[~unknown], minlength=len(found.classes)))]
-    if unknown.any():
-        remarks.append(
-            f"{unknown.sum():,} samples have no label: {ISSUES} has a predicted one for each, and {CORRECTED} the "
-            f"{(unknown & changed).sum():,} that are at least {work.options.confidence:.0%} sure"
-        )
+    filled = int((unknown & changed).sum())
+    remarks += without_label(int(unknown.sum()), filled, work.options.confidence, ISSUES, CORRECTED)
     pairs = np.zeros((len(found.classes), len(found.classes)), np.int64)
     np.add.at(pairs, (given[suspects], found.suggested[suspects]), 1)
     candidates = Candidates(source, found, order, work.options.max_suspects)

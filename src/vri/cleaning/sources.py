@@ -15,17 +15,20 @@ from torch import nn
 from vri.cleaning import folders
 from vri.cleaning.arrays import read_arrays
 from vri.cleaning.cards import cell, long_cell, with_cards
+from vri.cleaning.coco import read_coco
 from vri.cleaning.encoding import find_encoding
 from vri.cleaning.features import Inputs, table_inputs
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import (
     ARRAYS,
+    COCO,
     IMAGES,
     ROWS,
     TABLE,
     SourceOptions,
     check_classes,
     check_options,
+    check_trusted,
     kind_of,
     sort_labels,
 )
@@ -82,11 +85,14 @@ def open_source(path: Path, options: SourceOptions, inputs: bool = True) -> Sour
     """Read a source and check it; reports every mistake in it. Without `inputs` there may be nothing to learn from."""
     kind = kind_of(path)
     check_options(path, kind, options)
-    openers = {IMAGES: _open_images, TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
+    openers = {IMAGES: _open_images, COCO: _open_images, TABLE: _open_table, ARRAYS: _open_npz, ROWS: _open_npy}
     source = openers[kind](path, options, inputs)
     source.notes.extend(check_classes(path, Counter(filter(None, source.labels))))
     if source.trusted is not None and not source.trusted.any():
         raise ValueError("--trusted marks no sample; expected at least one: mark some, or leave it out")
+    if source.trusted is not None:
+        blank = [source.ids[i] for i in np.flatnonzero(source.trusted) if not source.labels[i]]
+        check_trusted(blank)
     return source
 
 
@@ -97,10 +103,20 @@ def _open_images(path: Path, options: SourceOptions, inputs: bool) -> Source:
         module = folders.Backbone(options.backbone or "small_cnn", options.image_size or 32, options.seed)
         module.check()
     size = None if module is None else module.image_size
-    listing, pixels, digest = folders.readable(folders.list_images(path), size)
+    content = ""
+    if path.is_dir():
+        listing = folders.list_images(path, options.unlabelled)
+    else:
+        root = path.parent if options.images_root is None else options.images_root
+        if not root.is_dir():
+            raise FileNotFoundError(f"--images-root is {root}, which is no folder; expected the one of the images")
+        listing, _ = read_coco(path, root, options.unlabelled)
+        content = f"{file_hash(path)} "
+    listing, pixels, digest = folders.readable(listing, size)
+    digest = f"{content}{digest}"
 
     def read(i: int) -> Any:
-        return read_image(path / listing.paths[i], Preparation().max_pixels)
+        return read_image(listing.root / listing.paths[i], Preparation().max_pixels)
 
     def make_inputs(cache: Path, device: torch.device) -> Any:
         return pixels if encoding is None else encoding.features(read, len(listing.paths), digest, cache, device)
@@ -111,7 +127,7 @@ def _open_images(path: Path, options: SourceOptions, inputs: bool) -> Source:
         labels=listing.labels,
         trusted=_listed(options.trusted, listing.paths, "the path of an image") if options.trusted else None,
         make_inputs=make_inputs,
-        describe=lambda i: {"image": folders.thumbnail(path / listing.paths[i])},
+        describe=lambda i: {"image": folders.thumbnail(listing.root / listing.paths[i])},
         fingerprint=digest if encoding is None else f"{digest} {encoding.encoder.fingerprint}",
         module=module,
         encoder=None if encoding is None else encoding.encoder.name,
@@ -214,15 +230,19 @@ def _open_npy(path: Path, options: SourceOptions, inputs: bool) -> Source:
     files = open_npy(path, options)
     labels, ids = files.label_texts(), files.id_texts()
     check_unique(ids, str(options.id))
-    X = files.floats(files.embeddings.read(0, files.rows), np.arange(files.rows))
+    X = files.floats(files.embeddings.read(0, files.rows), np.arange(files.rows)) if inputs else None
     used = [file for file in (files.embeddings, files.labels, files.ids) if file is not None]
+
+    def describe(i: int) -> dict[str, Any]:
+        return {"fields": first_numbers("X", files.embeddings.read(i, i + 1)[0] if X is None else X[i])}
+
     return Source(
         name=path.name,
         ids=ids,
         labels=labels,
         trusted=None if files.trusted is None else files.marks(0, files.rows),
         make_inputs=lambda cache, device: X,
-        describe=with_cards(lambda i: {"fields": first_numbers("X", X[i])}, path, options, {}, len(ids)),
+        describe=with_cards(describe, path, options, {}, len(ids)),
         fingerprint=" ".join(file_hash(file.path) for file in used),
     )
 

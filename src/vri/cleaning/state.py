@@ -22,6 +22,8 @@ ISSUES, CORRECTED, CLASSIFIER, SUMMARY, REPORT = OUTPUTS = (
 )
 FINDINGS = "findings.npz"
 FEATURES = "features"  # of an encoder, by a hash of all they depend on
+READ_WITH = "read_with"  # in summary.json: the options that `vri apply` needs again
+KNOWN = ("label", "id", "encoding", "separator", "unlabelled")
 
 _SETTINGS = "settings.json"
 

@@ -5,10 +5,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -21,29 +21,62 @@ from vri.cleaning.arrow import parquet_library
 from vri.cleaning.cards import with_cards
 from vri.cleaning.npy import Indices, NpySource, chunks
 from vri.cleaning.progress import JUDGING, PAGE, READING, TRAINING
-from vri.cleaning.remarks import spelling
+from vri.cleaning.remarks import spelling, without_label
 from vri.cleaning.report import QUALITY_BINS, Summary, Suspect
 from vri.cleaning.sources import file_hash, first_numbers
 from vri.cleaning.state import CLASSIFIER, CORRECTED, ISSUES, STATE, begin, load_found, save_found
-from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy
+from vri.cleaning.work import Accuracy, Samples, Work, own_accuracy, unseen_accuracy
 from vri.core.randomness import derive_seed
 from vri.estimator import VRIClassifier
 from vri.files import atomic_write
-from vri.training.progress import report
+from vri.training.progress import portion, report
 
 _COPIES = 8  # of the rows and their probabilities that training takes, about
 _MOST_ROWS, _TRAINING = 200_000, 1.4e9  # rows, and bytes that training on them may take, if not all fit in memory
 _PART = 2**25  # bytes per array of the rows of a part
 _BLOCK = 10_000  # rows whose probabilities are computed together
 _LEARNED = "learned.npz"
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: its multiples are spread evenly
 _CALIBRATION = [field.name for field in fields(quality.Calibration)]
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
+class Folds:
+    """Which of several classifiers judges a row: one that has not learned from it.
+
+    Attributes:
+        rows: of the sample, ascending.
+        held: the classifier that was trained without each of them.
+        count: how many classifiers there are.
+    """
+
+    rows: Indices
+    held: Indices
+    count: int
+
+    @classmethod
+    def deal(cls, rows: Indices, given: NDArray[Any], count: int, seed: int) -> Self:
+        """Deal out the rows of each class in turn, so that two of a class are never held out together."""
+        order = np.lexsort((np.random.default_rng(seed).random(len(rows)), given))
+        held = np.empty(len(rows), np.int64)
+        held[order] = np.arange(len(rows)) % count
+        return cls(rows, held, count)
+
+    def of(self, rows: Indices) -> Indices:
+        """The classifier that judges each of these rows; outside of the sample it may be any, and each gets a share."""
+        place = np.searchsorted(self.rows, rows).clip(max=len(self.rows) - 1)
+        spread = (rows.astype(np.uint64) * np.uint64(_GOLDEN) >> np.uint64(32)) % np.uint64(self.count)
+        return np.where(self.rows[place] == rows, self.held[place], spread.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
 class Learned:
-    """What the samples say about the labels of all rows; the first four make a `quality.Calibration`."""
+    """What the samples say about the labels of all rows; the first four make a `quality.Calibration`.
+
+    `rows` and `held` make the `Folds` if there are any.
+    """
 
     transitions: Numbers
     lifts: Numbers
@@ -56,10 +89,16 @@ class Learned:
     learned_from: int
     calibrated_on: int
     seconds: float
+    rows: Indices | None = None
+    held: Indices | None = None
 
     def calibration(self) -> quality.Calibration:
         """The calibration to judge labels by."""
         return quality.Calibration(*(torch.from_numpy(getattr(self, name)) for name in _CALIBRATION))
+
+    def folds(self, count: int) -> Folds | None:
+        """Who judges which row; None if one classifier judges all."""
+        return None if self.rows is None or self.held is None else Folds(self.rows, self.held, count)
 
 
 def sample_size(source: NpySource) -> int:
@@ -80,11 +119,6 @@ def _memory() -> int:
 def clean_stream(work: Work, source: NpySource, sample: int, fresh: bool) -> Summary:
     """Find the wrong labels; the same call resumes at the epoch, or the part of the results, where it was stopped."""
     parquet_library(work.out)  # before hours of work, not after
-    if work.options.cross_fit:
-        raise ValueError(
-            f"--cross-fit needs all rows in memory, and {source.embeddings.path} is learned from in a sample of "
-            f"{sample:,} of {source.rows:,} rows; leave it out"
-        )
     work.tell_about(source.rows, len(source.classes), source.trusted_count, source.notes)
     width, classes = source.embeddings.shape[1], len(source.classes)
     size = max(1, _PART // max(4 * width, 16 * classes, 1024))
@@ -114,6 +148,8 @@ def _settings(work: Work, source: NpySource, sample: int, size: int) -> dict[str
         **{f"content of --{name}": None if file is None else file_hash(file.path) for name, file in columns.items()},
         "sample": sample,
         "rows per part": size,
+        **({"unlabelled": source.options.unlabelled} if source.options.unlabelled else {}),
+        **({"cross_fit": work.options.cross_fit} if work.options.cross_fit else {}),
         **{name: getattr(work.options, name) for name in ("confidence", "epochs", "seed")},
     }
 
@@ -127,15 +163,24 @@ def _learn(work: Work, source: NpySource, sample: int) -> Learned:
     work.tell(f"  learning from {len(rows):,} of {source.rows:,} rows")
     with work.progress.part(READING):
         samples = _take(source, rows)
+    count = work.options.cross_fit
+    folds = Folds.deal(rows, samples.given, count, derive_seed(seed, 2)) if count else None
     with work.progress.part(TRAINING):
-        model = work.train(samples, "vri", "vri", evidence="network")  # which judges rows as they stream by
-    model.save(work.out / CLASSIFIER)
-    accuracy = own_accuracy(model, samples)
-    del samples, model
+        with portion(0, 1 / (count + 1)):
+            model = work.train(samples, "vri", "vri", evidence="network")  # which judges rows as they stream by
+        model.save(work.out / CLASSIFIER)
+        accuracy = own_accuracy(model, samples)
+        labels_only = replace(samples, X=None)
+        del samples, model
+        if folds is not None:
+            _train_folds(work, source, folds)
+    if folds is not None:
+        said, labels = Judge(work, source, folds).probabilities(rows)
+        accuracy = unseen_accuracy(labels_only, (said.argmax(1) == labels).numpy())
     # A second sample: the classifier knows the rows it was trained on better, and they are as rare here as among all
     # rows. Trusted labels are not representative of those to be judged.
     others = _draw(source, sample, seed, calibrate=True)
-    probabilities, labels = Judge(work, source).probabilities(others)
+    probabilities, labels = Judge(work, source, folds).probabilities(others)
     verdict = quality.judge(probabilities, labels)
     calibration = quality.Calibration.learn(probabilities, labels, verdict)
     return Learned(
@@ -147,7 +192,24 @@ def _learn(work: Work, source: NpySource, sample: int) -> Learned:
         learned_from=len(rows),
         calibrated_on=len(others),
         seconds=time.perf_counter() - start,
+        rows=None if folds is None else folds.rows,
+        held=None if folds is None else folds.held,
     )
+
+
+def _train_folds(work: Work, source: NpySource, folds: Folds) -> None:
+    """One classifier after another, each without a part of the sample; those in the state are not trained again."""
+    for number in range(folds.count):
+        path = _fold(work, number)
+        if path.exists():
+            continue
+        with portion((number + 1) / (folds.count + 1), (number + 2) / (folds.count + 1)):
+            rest = _take(source, folds.rows[folds.held != number])
+            work.train(rest, "vri", f"fold-{number}", evidence="network").save(path)
+
+
+def _fold(work: Work, number: int) -> Path:
+    return work.out / STATE / f"fold-{number}.safetensors"
 
 
 def _take(source: NpySource, rows: Indices) -> Samples:
@@ -165,7 +227,7 @@ def _draw(source: NpySource, most: int, seed: int, calibrate: bool = False) -> I
     def pieces() -> Iterator[Indices]:
         for start, labels in chunks(source.labels):
             given, trusted = source.encode(labels), source.marks(start, start + len(labels))
-            drawn = (source.counts[given] > 1) & ~(trusted & free_only)
+            drawn = (given >= 0) & (source.counts[given] > 1) & ~(trusted & free_only)
             yield np.where(drawn, given + len(source.classes) * trusted, -1)
 
     return draw(pieces, groups, most, derive_seed(seed, int(calibrate)))
@@ -213,18 +275,22 @@ def draw(pieces: Callable[[], Iterator[Indices]], groups: int, most: int, seed: 
 
 
 class Judge:
-    """Judges labels by the classifier in the file, even right after training: a resumed run has nothing else."""
+    """Judges labels by the classifiers in the files, even right after training: a resumed run has nothing else."""
 
-    def __init__(self, work: Work, source: NpySource) -> None:
-        self._source = source
-        self._classifier = VRIClassifier.load(work.out / CLASSIFIER)
-        assert self._classifier.module_ is not None  # `evidence="network"`
-        self._classifier.module_.to(work.device)
+    def __init__(self, work: Work, source: NpySource, folds: Folds | None = None) -> None:
+        self._source, self._folds = source, folds
+        files = [work.out / CLASSIFIER] if folds is None else [_fold(work, number) for number in range(folds.count)]
+        self._classifiers = [VRIClassifier.load(file) for file in files]
         self._judged = np.flatnonzero(source.counts > 1)  # the only sample of a class can't be compared with others
         self._number = np.full(len(source.classes), -1)  # of each class among the judged ones
         self._number[self._judged] = np.arange(len(self._judged))
-        names = self._classifier.classes_.tolist()
-        self._columns = [names.index(source.classes[place]) for place in self._judged]
+        self._number = np.append(self._number, -1)  # of a missing label, whose place is -1
+        self._columns = []  # of the judged classes, for each classifier
+        for classifier in self._classifiers:
+            assert classifier.module_ is not None  # `evidence="network"`
+            classifier.module_.to(work.device)
+            names = classifier.classes_.tolist()
+            self._columns.append([names.index(source.classes[place]) for place in self._judged])
 
     def probabilities(self, rows: Indices) -> tuple[Tensor, Tensor]:
         """Probabilities (n, c) of the judged classes, and labels, of rows with ascending numbers, some at a time."""
@@ -232,8 +298,17 @@ class Judge:
         for start in range(0, len(rows), _BLOCK):
             some = rows[start : start + _BLOCK]
             X = self._source.floats(self._source.embeddings.take(some), some)
-            found[start : start + len(some)] = torch.from_numpy(self._classifier.predict_proba(X)[:, self._columns])
+            found[start : start + len(some)] = torch.from_numpy(self._said(X, some))
         return found, torch.from_numpy(self._number[self._source.encode(self._source.labels.take(rows))])
+
+    def _said(self, X: Any, rows: Indices) -> Numbers:
+        """Probabilities of the judged classes; each row's by its classifier."""
+        who = np.zeros(len(rows), np.int64) if self._folds is None else self._folds.of(rows)
+        said = np.empty((len(rows), len(self._judged)))
+        for number, (classifier, columns) in enumerate(zip(self._classifiers, self._columns, strict=True)):
+            if len(own := np.flatnonzero(who == number)):
+                said[own] = classifier.predict_proba(X[own])[:, columns]
+        return said
 
     def tables(self, rows: range, learned: Learned, confidence: float) -> tuple[Any, Any]:
         """The judgement of some rows' labels, and the corrected labels, as pyarrow tables."""
@@ -245,29 +320,32 @@ class Judge:
         right, beliefs = learned.calibration().judge(probabilities, given)
         right[trusted] = 1.0
         beliefs[trusted] = torch.nn.functional.one_hot(given[trusted], beliefs.shape[1]).double()
+        places = self._source.encode(self._source.labels.read(rows.start, rows.stop))
+        blank = places < 0  # without label: predicted, not judged
+        beliefs[torch.from_numpy(blank)] = probabilities[torch.from_numpy(blank)]
         issues = (right < learned.threshold) & ~trusted & ~torch.from_numpy(unknown)
         # for an issue, the best class except the given one, which may still be ahead of each single other class
         suggested = torch.where(issues, beliefs.scatter(1, given[:, None], -1.0).argmax(1), beliefs.argmax(1))
         sure = beliefs.gather(1, suggested[:, None]).squeeze(1)
-        changed = (issues & (sure >= confidence)).numpy()
+        changed = ((issues | torch.from_numpy(blank)) & (sure >= confidence)).numpy()
         names, instead = pa.array(self._source.names), self._judged[suggested.numpy()]
-        places = self._source.encode(self._source.labels.read(rows.start, rows.stop))
-        label = names.take(pa.array(places))
+        alone = unknown & ~blank  # the only sample of its class
+        label = names.take(pa.array(places, mask=blank))
 
-        def single(values: Tensor) -> Any:
-            return pa.array(values.numpy().astype(np.float32), mask=unknown)
+        def single(values: Tensor, empty: NDArray[np.bool_] = alone) -> Any:
+            return pa.array(values.numpy().astype(np.float32), mask=empty)
 
         found = {
             "row": numbers,
             "id": numbers if self._source.ids is None else self._source.ids.read(rows.start, rows.stop),
             "given_label": label,
-            "predicted_label": names.take(pa.array(instead, mask=unknown)),
-            "label_quality": single(right),
+            "predicted_label": names.take(pa.array(instead, mask=alone)),
+            "label_quality": single(right, unknown),
             "is_label_issue": issues.numpy(),
             "predicted_probability": single(sure),
             "outlier_score": single(quality.outlier_score(probabilities)),
         }
-        new = names.take(pa.array(np.where(changed, instead, places)))
+        new = names.take(pa.array(np.where(changed, instead, places), mask=blank & ~changed))
         return pa.table(found), pa.table({"row": numbers, "label": new, "given_label": label, "changed": changed})
 
 
@@ -276,7 +354,7 @@ def _judge(work: Work, source: NpySource, learned: Learned, parts: list[range]) 
     missing = [
         k for k in range(len(parts)) if not all(_file(work.out, name, k).exists() for name in (ISSUES, CORRECTED))
     ]
-    judge = Judge(work, source)
+    judge = Judge(work, source, learned.folds(work.options.cross_fit))
     with work.progress.part(JUDGING):
         for number, k in enumerate(missing):
             report(number / len(missing))
@@ -308,7 +386,7 @@ def _write(
     )
     index = pd.Index(source.names)
     pairs, bins = np.zeros((len(index), len(index)), np.int64), np.zeros(QUALITY_BINS, np.int64)
-    doubt, changed = 0.0, 0
+    doubt, changed, filled = 0.0, 0, 0
     worst: list[pd.DataFrame] = []
     for k in range(len(parts)):
         issues, corrected = (_read(_file(work.out, name, k)) for name in (ISSUES, CORRECTED))
@@ -316,6 +394,7 @@ def _write(
         doubt += float((1 - qualities).sum())
         bins += np.histogram(qualities, QUALITY_BINS, (0, 1))[0]
         changed += int(corrected["changed"].to_numpy().sum())
+        filled += corrected["given_label"].null_count - corrected["label"].null_count
         frame = issues.filter(issues["is_label_issue"]).to_pandas()
         frame["given"] = index.get_indexer(frame["given_label"])
         frame["suggested"] = index.get_indexer(frame["predicted_label"])
@@ -323,8 +402,9 @@ def _write(
         worst = [pd.concat([*worst, frame]).sort_values(["label_quality", "row"]).head(work.options.max_suspects)]
     judged = np.flatnonzero(source.counts > 1)
     single = len(source.classes) - len(judged)
-    free = source.rows - single - source.trusted_count
-    rate = doubt / (free if free > 0 else source.rows - single)
+    labelled = source.rows - source.unlabelled_count
+    free = labelled - single - source.trusted_count
+    rate = doubt / (free if free > 0 else labelled - single)
     matrix = np.eye(len(source.classes))
     matrix[np.ix_(judged, judged)] = learned.transitions
     return work.write(
@@ -333,7 +413,8 @@ def _write(
         accuracy,
         {
             "changed": changed,
-            "not_judged": single,
+            "not_judged": single + source.unlabelled_count,
+            "unlabelled": source.unlabelled_count,
             "learned_from": learned.learned_from,
             "calibrated_on": learned.calibrated_on,
             "parts": len(parts),
@@ -343,7 +424,7 @@ def _write(
         },
         source=source.embeddings.path.name,
         classes=source.classes,
-        samples=source.rows,
+        samples=labelled,
         trusted=source.trusted_count,
         issues=int(pairs.sum()),
         noise_rate=rate,
@@ -352,7 +433,10 @@ def _write(
         pair_counts=pairs.tolist(),
         quality_counts=bins.tolist(),
         threshold=learned.threshold,
-        remarks=spelling(source.classes, source.counts),
+        remarks=[
+            *spelling(source.classes, source.counts),
+            *without_label(source.unlabelled_count, filled, work.options.confidence, "label_issues", "corrected"),
+        ],
     )
 
 

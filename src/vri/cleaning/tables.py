@@ -14,7 +14,7 @@ from vri.data.lists import shorten
 
 SUFFIXES = (*CSV_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
 
-_WHOLE = re.compile(r"([+-]?\d+)\.0*")  # 1.0, as spreadsheets and pandas write the class 1
+_WHOLE = re.compile(r"^([+-]?\d+)\.0*$")  # 1.0, as spreadsheets and pandas write the class 1
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 
@@ -46,7 +46,7 @@ class Table:
             )
         return self.columns[name]
 
-    def labels(self, name: str | None, unlabelled: bool = False) -> tuple[str, list[str]]:
+    def labels(self, name: str | None, unlabelled: bool | str = False) -> tuple[str, list[str]]:
         """The name of the column with the labels, and the labels as text; "" for missing ones if they are allowed."""
         if name is None:
             raise ValueError(
@@ -90,13 +90,13 @@ def _class(number: Any, names: Sequence[str]) -> Any:
     return names[number] if isinstance(number, int) and 0 <= number < len(names) else None
 
 
-def label_texts(values: Sequence[Any], where: str, unlabelled: bool = False) -> list[str]:
+def label_texts(values: Sequence[Any], where: str, unlabelled: bool | str = False) -> list[str]:
     """Labels as text without surrounding space; if all are whole numbers, 1.0 becomes 1.
 
     Args:
         values: as in the file.
         where: names the column in an error.
-        unlabelled: whether labels may be missing, which become "".
+        unlabelled: whether labels may be missing, which become ""; a text is a label that also stands for none.
     """
     empty = [str(row) for row, value in enumerate(values) if is_missing_label(value)]
     if empty and not unlabelled:
@@ -105,9 +105,25 @@ def label_texts(values: Sequence[Any], where: str, unlabelled: bool = False) -> 
             "expected one in each: fill them in, remove the rows, or have them predicted with --unlabelled"
         )
     texts = ["" if is_missing_label(value) else str(value).strip() for value in values]
+    if isinstance(unlabelled, str):
+        none = [unlabelled in (text, _WHOLE.sub(r"\1", text)) for text in texts]
+        check_known(unlabelled, any(none), where, texts)
+        texts = ["" if gone else text for text, gone in zip(texts, none, strict=True)]
     if all(_WHOLE.fullmatch(text) or text.lstrip("+-").isdigit() for text in texts if text):
         return [match[1] if (match := _WHOLE.fullmatch(text)) else text for text in texts]
     return texts
+
+
+def check_known(unlabelled: str, known: bool, where: str, labels: Iterable[str]) -> None:
+    """Refuse a label that stands for none if it isn't among the labels."""
+    if not known:
+        names = sorted({label for label in labels if label})
+        near = difflib.get_close_matches(unlabelled, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "check the name, or leave it out"
+        raise ValueError(
+            f"--unlabelled is {unlabelled!r}, and {where} has the labels {shorten(names, 20) or 'none'}; expected the "
+            f"one that stands for no label: {hint}"
+        )
 
 
 def is_missing_label(value: Any) -> bool:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 import vri
-from vri.cleaning.options import CleanOptions
+from vri.cleaning.options import CleanOptions, SourceOptions
 from vri.cleaning.progress import TRAINING, Progress
 from vri.cleaning.report import Summary, Suspect, write_report
-from vri.cleaning.state import REPORT, STATE, SUMMARY
+from vri.cleaning.state import KNOWN, READ_WITH, REPORT, STATE, SUMMARY
 from vri.estimator import VRIClassifier
 from vri.estimator.checks import OddDataWarning
 from vri.estimator.fitting import schedule
@@ -75,6 +75,7 @@ class Work:
     device: torch.device
     progress: Progress
     command: str
+    source_options: SourceOptions
 
     def tell(self, line: str) -> None:
         """Tell the user something."""
@@ -158,7 +159,8 @@ class Work:
         doubt = contradiction(summary)
         summary = replace(summary, remarks=[*([doubt] if doubt else []), *summary.remarks])
         write_report(self.out / REPORT, summary, _counted(map(suspect, suspects), len(suspects)))
-        content = asdict(summary) | {"confidence": self.options.confidence, **more, "versions": versions}
+        known = {READ_WITH: {name: getattr(self.source_options, name) for name in KNOWN}}
+        content = asdict(summary) | {"confidence": self.options.confidence, **more, **known, "versions": versions}
         with atomic_write(self.out / SUMMARY) as file:
             file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
         return summary
@@ -195,9 +197,7 @@ def contradiction(summary: Summary) -> str | None:
 def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
     """Accuracy from the training itself: on the folds with cross-fitting, else on held-out samples."""
     if hasattr(model, "fold_"):
-        scored, measured_on = _scored(samples, "predicted by classifiers that were not trained on them")
-        predicted = model.classes_[model.out_of_sample_proba_.argmax(1)]
-        return Accuracy(None, float(np.mean((predicted == samples.given)[scored])), measured_on)
+        return unseen_accuracy(samples, model.classes_[model.out_of_sample_proba_.argmax(1)] == samples.given)
     history = list(model.history_)
     kept = history[-1].get("kept_epoch")
     if kept is None:  # too few samples to hold any out
@@ -208,6 +208,12 @@ def own_accuracy(model: VRIClassifier, samples: Samples) -> Accuracy:
         row["validation_accuracy"],
         f"samples held out to choose the epoch, {_PARTLY}",
     )
+
+
+def unseen_accuracy(samples: Samples, right: Mask) -> Accuracy:
+    """Accuracy of cross-fitting, from which of the samples were predicted right."""
+    scored, measured_on = _scored(samples, "predicted by classifiers that were not trained on them")
+    return Accuracy(None, float(np.mean(right[scored])), measured_on)
 
 
 def _scored(samples: Samples, how: str) -> tuple[Mask, str]:

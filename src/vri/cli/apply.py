@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+_AGAIN = "as for vri clean (known from its folder, if DECISIONS is in it)"
+
 
 def add(commands: Any) -> None:
     """Describe the command."""
@@ -14,7 +16,7 @@ def add(commands: Any) -> None:
         description="Make a copy of SOURCE with your decisions applied; or, without any, with the surest suggestions "
         "of vri clean. SOURCE is never changed.",
         epilog="Examples: vri apply reviews.csv review.csv --label stars --out corrected; "
-        "vri apply reviews.csv cleaned --auto precision=0.95 --label stars --out corrected",
+        "vri apply reviews.csv cleaned --auto precision=0.95 --out corrected",
     )
     parser.add_argument(
         "source", metavar="SOURCE", type=Path, help="what was cleaned: folder, table, .npz or .npy file"
@@ -32,10 +34,11 @@ def add(commands: Any) -> None:
         help="take as many suggestions, the surest first, as leave this share of them right, by vri's own estimate",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the copy")
-    parser.add_argument("--label", "--labels", metavar="COLUMN", help="as for vri clean")
-    parser.add_argument("--id", "--ids", metavar="COLUMN", help="as for vri clean")
-    parser.add_argument("--encoding", metavar="NAME", help="as for vri clean")
-    parser.add_argument("--separator", metavar="CHAR", help="as for vri clean")
+    parser.add_argument("--label", "--labels", metavar="COLUMN", help=_AGAIN)
+    parser.add_argument("--id", "--ids", metavar="COLUMN", help=_AGAIN)
+    parser.add_argument("--encoding", metavar="NAME", help=_AGAIN)
+    parser.add_argument("--separator", metavar="CHAR", help=_AGAIN)
+    parser.add_argument("--unlabelled", nargs="?", const=True, default=False, metavar="LABEL", help=_AGAIN)
     way = parser.add_mutually_exclusive_group()
     way.add_argument(
         "--link",
@@ -54,7 +57,11 @@ def _run(options: argparse.Namespace) -> int:
     from vri.cleaning.relabelled_images import AUTO, COPY
 
     source_options = SourceOptions(
-        label=options.label, id=options.id, encoding=options.encoding, separator=options.separator
+        label=options.label,
+        id=options.id,
+        encoding=options.encoding,
+        separator=options.separator,
+        unlabelled=options.unlabelled,
     )
     way = COPY if options.copy else options.link or AUTO
     done = apply(options.source, options.review, options.out, source_options, way, options.auto)

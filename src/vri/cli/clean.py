@@ -30,6 +30,7 @@ _SOURCE = {  # how to read SOURCE
         "(none); docs/encoders.md lists the others",
     ),
     "images": (str, "COLUMN|FILE", "column, array or file with paths of images for the page to show"),
+    "images_root": (Path, "FOLDER", "for a .json list of images: where its paths start (its folder)"),
     "id": (str, "COLUMN", "column of ids, for .npy their file (rows are counted from 0)"),
     "trusted": (
         str,
@@ -69,12 +70,14 @@ def add(commands: Any) -> None:
         "clean",
         help="find the wrong labels of your data",
         description="Find the wrong labels of a folder of images by class, a table (CSV, TSV, JSON Lines, Parquet, a "
-        "Hugging Face data set on the disk), embeddings and labels in an .npz file, or embeddings in an .npy file, "
-        "which need not fit in memory. SOURCE is never "
+        "Hugging Face data set on the disk), a list of images in COCO's form (.json), embeddings and labels in an "
+        ".npz file, or embeddings in an .npy file, which need not fit in memory. SOURCE is never "
         "changed. Ctrl-C stops; the same command resumes.",
         epilog="Example: vri clean reviews.csv --label stars --text review --out cleaned",
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="folder root/class/image, table, .npz or .npy file")
+    parser.add_argument(
+        "source", metavar="SOURCE", type=Path, help="folder root/class/image, .json list of images, table, .npz or .npy"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     for name, (kind, shown, text) in (_SOURCE | _SEARCH).items():
         parser.add_argument(_flag(name), *_ALSO.get(name, []), dest=name, type=kind, metavar=shown, help=text)
@@ -82,7 +85,13 @@ def add(commands: Any) -> None:
         "--compare", action="store_true", help="also train plainly on the given labels, and print both accuracies"
     )
     parser.add_argument(
-        "--unlabelled", action="store_true", help="samples without label are allowed: predicted, not judged"
+        "--unlabelled",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="LABEL",
+        help="samples without label are allowed: predicted, not judged; --unlabelled=LABEL: also those with this "
+        "label, or in this folder",
     )
     parser.add_argument("--fresh", action="store_true", help="remove an earlier run in DIR and start again")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -98,19 +107,21 @@ def _run(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in (*_SOURCE, *_SEARCH) if getattr(options, name) is not None}
     words = [word for name, value in given.items() for word in (_flag(name), str(value))]
     command = ["vri", "clean", str(options.source), "--out", str(options.out), *words]
+    command += ["--compare"] if options.compare else []
+    if options.unlabelled is not False:
+        command.append("--unlabelled" if options.unlabelled is True else f"--unlabelled={options.unlabelled}")
     if "features" in given:
         given["features"] = tuple(name.strip() for name in given["features"].split(","))
+    how_to_read = {name: given[name] for name in (*_SOURCE, "seed") if name in given}
     summary = clean(
         options.source,
         options.out,
-        SourceOptions(
-            unlabelled=options.unlabelled, **{name: given[name] for name in (*_SOURCE, "seed") if name in given}
-        ),
+        SourceOptions(unlabelled=options.unlabelled or options.unlabelled == "", **how_to_read),
         CleanOptions(compare=options.compare, **{name: given[name] for name in _SEARCH if name in given}),
         fresh=options.fresh,
         progress=not options.quiet,
         verbose=options.verbose,
-        command=shlex.join([*command, *(f"--{name}" for name in ("compare", "unlabelled") if getattr(options, name))]),
+        command=shlex.join(command),
     )
     print(describe(summary, options.out))
     return 0
