@@ -19,6 +19,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def _no_encoder_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether an encoder is installed must not decide how images are read."""
+    monkeypatch.setattr("vri.encoders.installed", lambda kind: False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c() -> Iterator[None]:
     """Shells let what they start in the background ignore Ctrl-C; tests that send it must see it."""

@@ -345,6 +345,25 @@ def test_clean_learns_from_the_encoder_and_keeps_its_features(
     assert "encoder was 'module:tiny_encoders.colours' and is None" in capsys.readouterr().err
 
 
+def test_images_are_read_by_an_encoder_that_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vri.encoders.installed", names.installed)
+    tiny = names.Known(["numpy"], "", lambda *_: Encoder("tiny", "images", "tiny", "", tiny_encoders.colours))
+    monkeypatch.setitem(names.KNOWN, "images", {"tiny": tiny})
+    root = photos(tmp_path / "photos")
+
+    def encoder(*options: str) -> Any:
+        out = tmp_path / f"out{len(options)}{'-'.join(options)}"
+        assert main(["clean", str(root), "--out", str(out), "--quiet", *options]) == 0
+        return json.loads((out / "summary.json").read_text())["settings"]["encoder"]
+
+    assert encoder() == "tiny"
+    assert encoder("--encoder", "none", "--epochs", "2") is None
+    assert encoder("--epochs", "2") is None
+    assert encoder("--backbone", "small_cnn", "--epochs", "2") is None
+    monkeypatch.setattr(names.Known, "missing", property(lambda self: self.packages))
+    assert not encoders.installed("images")
+
+
 def test_clean_encodes_text_beside_other_columns(tmp_path: Path) -> None:
     from vri.cleaning.options import SourceOptions
     from vri.cleaning.sources import open_source

@@ -44,7 +44,8 @@ class SourceOptions:
         features: columns to learn from; for .npz the one name of the embeddings (X, embeddings or features).
         text: column of text, read by TF-IDF or an encoder; for embeddings an array or a file of texts, which only the
             page shows.
-        encoder: name of a pretrained encoder of images or text, as in `vri.encoders.load`; none by default.
+        encoder: name of a pretrained encoder of images or text, as in `vri.encoders.load`, or "none"; by default the
+            best that is installed for images, and none for text.
         images: column, array or file of paths of images, which only the page shows.
         images_root: folder that the paths in a list of images start from; by default that of the list.
         id: column, array or .npy file of ids; if not given, rows are counted from 0.

@@ -2,7 +2,7 @@
 
 import time
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vri import quality
+from vri import encoders, quality
 from vri.cleaning.context import neighbours
 from vri.cleaning.encoding import EVIDENCE
 from vri.cleaning.npy import open_npy
@@ -85,6 +85,8 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
     check_out(out, path)
     kind = kind_of(path)
     check_options(path, kind, source_options)
+    if kind == IMAGES:
+        source_options = _with_encoder(source_options, options)
     if options.sample is not None and kind != ROWS:
         raise ValueError("--sample can only be used with an .npy file; leave it out")
     if kind == ROWS and options.pred_probs is None:
@@ -118,6 +120,18 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
         accuracy = work.compare(lambda: _samples(work, source, _inputs(work, source))[0])
     with work.progress.part(PAGE):
         return write_results(work, source, findings, accuracy, settings)
+
+
+def _with_encoder(source_options: SourceOptions, options: CleanOptions) -> SourceOptions:
+    """Images are read by an encoder if one is installed and no option says how to train a network on them."""
+    network = (source_options.backbone, source_options.weights, options.epochs, options.pred_probs)
+    if (
+        source_options.encoder is not None
+        or any(o is not None for o in network)
+        or not encoders.installed(encoders.IMAGES)
+    ):
+        return source_options
+    return replace(source_options, encoder="auto")
 
 
 # training

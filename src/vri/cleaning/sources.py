@@ -40,7 +40,7 @@ from vri.encoders import TEXTS
 
 _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "1.0": True, "0.0": False}
 _MOST_FIELDS = 30  # that a suspect shows
-_PIXELS = "pixels, by a small network; --encoder auto takes a pretrained one (docs/encoders.md)"
+_PIXELS = "pixels, by a small network; a pretrained one sees more: pip install 'vri[encoders]' (docs/encoders.md)"
 _SHOWN_NUMBERS = 8  # of an embedding
 
 Mask = NDArray[np.bool_]

@@ -26,8 +26,8 @@ _SOURCE = {  # how to read SOURCE
     "encoder": (
         str,
         "NAME",
-        "learn from what a pretrained network sees in images or text: auto takes the best that is installed "
-        "(none); docs/encoders.md lists the others",
+        "learn from what a pretrained network sees in images or text: auto takes the best that is installed, as "
+        "is done for images unless --backbone, --weights or --epochs is given; none; docs/encoders.md lists the others",
     ),
     "images": (str, "COLUMN|FILE", "column, array or file with paths of images for the page to show"),
     "images_root": (Path, "FOLDER", "for a .json list of images: where its paths start (its folder)"),

@@ -5,6 +5,6 @@ X = encoder(images)  # (n, d); then VRIClassifier().fit(X, labels)
 """
 
 from vri.encoders.encoder import IMAGES, TEXTS, Encoder
-from vri.encoders.names import load
+from vri.encoders.names import installed, load
 
-__all__ = ["IMAGES", "TEXTS", "Encoder", "load"]
+__all__ = ["IMAGES", "TEXTS", "Encoder", "installed", "load"]

@@ -108,6 +108,11 @@ def load(
     raise ValueError(_unknown(name, kind))
 
 
+def installed(kind: str) -> bool:
+    """Whether there is an encoder of this kind that "auto" finds."""
+    return any(not known.missing for known in KNOWN[kind].values())
+
+
 def _known(kind: str, name: str, image_size: int | None, device: torch.device) -> Encoder:
     known = KNOWN[kind][name]
     if known.missing:
