@@ -170,9 +170,12 @@ def test_other_seeds_run_with_what_the_first_has_chosen_on_validation_samples(tm
     grid = experiment.grids["medium"]
     first = experiment.runs("medium", 3, found={})
     assert [run.settings.seed for run in first] == [0] * 6  # two rows in one column, one in the other, two lengths
+    told = [(run.settings.method, run.settings.epochs) for run in first[:4]]
+    assert told == [("vri", 2), ("gce", 2), ("vri", 4), ("gce", 4)]  # all short runs of a column come first
     # the better test accuracy of the short runs must not count
     found = {
-        run.key: validated(run, 0.9 - 0.1 * run.settings.epochs, 0.5 + 0.1 * run.settings.epochs) for run in first[:2]
+        run.key: validated(run, 0.9 - 0.1 * run.settings.epochs, 0.5 + 0.1 * run.settings.epochs)
+        for run in (first[0], first[2])
     }
     later = [run for run in experiment.runs("medium", 3, found=found) if run.settings.seed]
     assert [(r.settings.method, r.settings.seed, r.settings.epochs) for r in later] == [("vri", 1, 4), ("vri", 2, 4)]

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +75,21 @@ class Experiment:
     def runs(
         self, scale: str, seeds: int, root: str | None = None, found: Mapping[str, Record] | None = None
     ) -> list[Run]:
-        """All runs, seed by seed: the table of one seed is complete before the second starts.
+        """All runs, seed by seed: the table of one seed is complete before the second starts, column by column.
 
         Where rows choose their settings, later seeds are listed as soon as `found` has all results of the first; if
         `found` is None, they are listed with the last choice, to count them.
         """
         grid = self.grids[scale]
-        return [
-            run
-            for seed in range(seeds)
-            for column in grid.columns
-            if column.seeds is None or seed < column.seeds
-            for row in grid.rows
-            if column.rows is None or row.label in column.rows
-            for run in self._runs_of_cell(grid, row, column, seed, root, found)
-        ]
+        runs: list[Run] = []
+        for seed in range(seeds):
+            for column in grid.columns:
+                if column.seeds is None or seed < column.seeds:
+                    rows = [row for row in grid.rows if column.rows is None or row.label in column.rows]
+                    cells = [self._runs_of_cell(grid, row, column, seed, root, found) for row in rows]
+                    # the first choice of all rows, the shortest, before the second of any
+                    runs += [run for turn in zip_longest(*cells) for run in turn if run is not None]
+        return runs
 
     def _runs_of_cell(
         self, grid: Grid, row: TableRow, column: Column, seed: int, root: str | None, found: Mapping[str, Record] | None
