@@ -80,7 +80,7 @@ def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
         "  - 'weight_dekay' in the command line is no setting; did you mean 'weight_decay'?",
         "  - 'lr' on the command line is no setting; expected key=value, such as lr=0.1",
         f"  - method='vrii': expected one of {', '.join(METHODS)}; did you mean 'vri'?",
-        "  - precision='fp16': expected one of fp32, bf16; did you mean 'bf16'?",
+        "  - precision='fp16': expected one of fp32, bf16, auto; did you mean 'bf16'?",
         "  - rate=1.5: expected a share from 0 to 1, such as 0.4 for 40 %",
     ]
 
