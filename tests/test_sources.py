@@ -236,7 +236,7 @@ def test_images_are_what_pillow_makes_of_them(tmp_path: Path) -> None:
     np.testing.assert_array_equal(inputs(source), expected)
     broken = root / "cat" / "broken.jpg"
     assert len(source.notes) == 2
-    assert source.notes[1].startswith("learning from pixels, by a small network; --encoder auto ")
+    assert source.notes[1].startswith("learning from pixels, by a small network")
     assert source.notes[0].startswith(f"left out: {broken} can't be read as an image (UnidentifiedImageError: ")
     assert source.module is not None
     assert source.module(2)(torch.zeros(5, 3, 8, 8)).shape == (5, 2)

