@@ -226,10 +226,11 @@ def _half(table: pd.DataFrame, half: str) -> str:
         rivals = [who for who in RIVALS if who in by_seed]
         if OURS not in by_seed or "LR" not in by_seed:
             continue
-        seeds = by_seed[OURS].notna() & by_seed["LR"].notna()
-        means = by_seed.loc[seeds, rivals].mean()
-        best = means.idxmax()  # the rival that is best for the case, with the truth in sight
-        ours, theirs = by_seed.loc[seeds, OURS].mean(), means.max()
+        # the rival that is best for the case, with the truth in sight, on the seeds that both have
+        behind = by_seed[rivals].rsub(by_seed[OURS], axis=0)
+        best = behind.mean().idxmin()
+        seeds = behind[best].notna()
+        ours, theirs = by_seed.loc[seeds, OURS].mean(), by_seed.loc[seeds, best].mean()
         differences.append(ours - theirs)
         mine = own[own["who"] == OURS]
         covered += list((mine["low"] <= mine["wrong"]) & (mine["wrong"] <= mine["high"]))
