@@ -351,12 +351,21 @@ def test_images_are_read_by_an_encoder_that_is_installed(tmp_path: Path, monkeyp
     monkeypatch.setitem(names.KNOWN, "images", {"tiny": tiny})
     root = photos(tmp_path / "photos")
 
-    def encoder(*options: str) -> Any:
-        out = tmp_path / f"out{len(options)}{'-'.join(options)}"
-        assert main(["clean", str(root), "--out", str(out), "--quiet", *options]) == 0
+    files = sorted(root.rglob("*.png"))
+    listed = {
+        "images": [{"id": k, "file_name": f"{file.parent.name}/{file.name}"} for k, file in enumerate(files)],
+        "annotations": [{"image_id": k, "category_id": file.parent.name} for k, file in enumerate(files)],
+        "categories": [{"id": name, "name": name} for name in sorted({file.parent.name for file in files})],
+    }
+    (root / "list.json").write_text(json.dumps(listed))
+
+    def encoder(*options: str, source: Path = root) -> Any:
+        out = tmp_path / f"out{len(options)}{'-'.join(options)}{source.name}"
+        assert main(["clean", str(source), "--out", str(out), "--quiet", *options]) == 0
         return json.loads((out / "summary.json").read_text())["settings"]["encoder"]
 
     assert encoder() == "tiny"
+    assert encoder(source=root / "list.json") == "tiny"
     assert encoder("--encoder", "none", "--epochs", "2") is None
     assert encoder("--epochs", "2") is None
     assert encoder("--backbone", "small_cnn", "--epochs", "2") is None

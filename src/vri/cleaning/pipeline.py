@@ -16,6 +16,7 @@ from vri.cleaning.context import neighbours
 from vri.cleaning.encoding import EVIDENCE
 from vri.cleaning.npy import open_npy
 from vri.cleaning.options import (
+    COCO,
     IMAGES,
     ROWS,
     CleanOptions,
@@ -85,7 +86,7 @@ def _clean(work: Work, path: Path, source_options: SourceOptions, fresh: bool) -
     check_out(out, path)
     kind = kind_of(path)
     check_options(path, kind, source_options)
-    if kind == IMAGES:
+    if kind in (IMAGES, COCO):
         source_options = _with_encoder(source_options, options)
     if options.sample is not None and kind != ROWS:
         raise ValueError("--sample can only be used with an .npy file; leave it out")
