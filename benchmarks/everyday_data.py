@@ -112,6 +112,7 @@ CASES = [
     Case("mushrooms", "keel/mushroom", "instance", 0.30),
     Case("optical digits", "keel/optdigits", "instance", 0.15),
     Case("optical digits, two classes 1:50", "keel/optdigits-rare", "uniform", 0.05),
+    Case("optical digits, 200 subclasses", "keel/optdigits-200", "uniform", 0.15, 5000, 1),
     Case("pen digits", "keel/penbased", "uniform", 0.05),
     Case("pen digits, 100 subclasses", "keel/penbased-100", "flip", 0.15, 5000, 1),
     Case("phonemes", "keel/phoneme", "uniform", 0.15, 2000),
@@ -197,7 +198,7 @@ def _there(source: str) -> bool:
 
 
 def _file(name: str) -> str:
-    return {"optdigits-rare": "optdigits", "penbased-100": "penbased"}.get(name, name)
+    return {"optdigits-rare": "optdigits", "optdigits-200": "optdigits", "penbased-100": "penbased"}.get(name, name)
 
 
 def _read(source: str) -> tuple[Any, Labels, Labels | None]:
@@ -217,8 +218,8 @@ def _read(source: str) -> tuple[Any, Labels, Labels | None]:
             more = np.flatnonzero((y == 9) | (y == 5))
             chosen = np.concatenate([common, more, rare[: (len(common) + len(more)) // 50]])
             x, y = x[chosen], (y[chosen] == 8).astype(np.int64)
-        if name == "penbased-100":
-            y = _subclasses(x, y, 10)
+        if name in ("penbased-100", "optdigits-200"):
+            y = _subclasses(x, y, int(name.split("-")[1]) // 10)
     return np.ascontiguousarray(x, np.float32), y.astype(np.int64), given
 
 

@@ -13,7 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import vri
 from vri import VRIClassifier, noise
-from vri.estimator import ensemble, evidence, noise_model
+from vri.estimator import ensemble, evidence, members, noise_model
 from vri.estimator.members import MEMBERS, Linear
 from vri.estimator.trees import of_boosting, of_forest
 
@@ -153,6 +153,23 @@ def test_members_on_hard_labels_are_scikit_learns(cancer):
     np.testing.assert_allclose(found, near, atol=1e-4)
 
 
+def test_trees_grow_from_a_part_of_very_many_samples(cancer, monkeypatch):
+    x, y = cancer
+    monkeypatch.setattr(members, "_GROWN", 200)
+    forest = MEMBERS["forest"]().fit(x, np.eye(2)[y], 0)
+    assert forest._model.estimators_[0].tree_.n_node_samples[0] == 200
+    for name in ("forest", "boosting"):
+        assert (MEMBERS[name]().fit(x, np.eye(2)[y], 0).predict(x).argmax(1) == y).mean() > 0.9
+
+
+def test_a_forest_takes_little_room_however_many_classes(cancer):
+    x, y = cancer
+    few, many = (MEMBERS["forest"]().fit(x, np.eye(count)[y], 0).arrays() for count in (2, 200))
+    assert {name: len(part) for name, part in few.items() if name not in ("start", "logits")} == {
+        name: len(part) for name, part in many.items() if name not in ("start", "logits")
+    }
+
+
 @pytest.mark.parametrize("name", MEMBERS)
 def test_members_learn_from_doubts_and_come_back_from_arrays(cancer, name):
     x, y = cancer
@@ -264,7 +281,9 @@ def test_who_is_asked_follows_size_and_kind():
     assert "bayes" not in ensemble.choose(500, 900, 2, -sparse.eye(10, format="csr"))
     assert ensemble.choose(10_000, 512, 2, table) == ("gaussian", "kernel", "neighbours")
     assert ensemble.choose(50_000, 512, 2, table) == ("gaussian", "kernel")
-    assert ensemble.choose(50_000, 30, 2, table) == ensemble.choose(200_000, 512, 2, table) == ("network",)
+    assert ensemble.choose(200_000, 512, 2, table) == ensemble.choose(50_000, 900, 2, words) == ("network",)
+    assert ensemble.choose(50_000, 30, 2, table) == ensemble.choose(900_000, 30, 2, table) == ("forest", "boosting")
+    assert ensemble.choose(50_000, 30, 20, table) == ("forest",)
     x, given, _ = noisy_digits(100)
     assert VRIClassifier(random_state=0).fit(x, given).module_ is None
     # who says how the network is to learn wants the network

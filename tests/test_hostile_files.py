@@ -186,12 +186,21 @@ def test_a_classifier_without_its_description(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     path = tmp_path / "a.safetensors"
-    save_file({"module.0.weight": torch.zeros(2)}, path, metadata={"format": "vri classifier 1", "classes": "[0]"})
+    save_file({"module.0.weight": torch.zeros(2)}, path, metadata={"format": "vri classifier 2", "classes": "[0]"})
     with pytest.raises(ValueError, match="is damaged") as caught:
         VRIClassifier.load(path)
     assert str(caught.value) == (
         f"{path} is damaged (KeyError: 'hidden'); expected a file as VRIClassifier.save wrote it"
     )
+
+
+def test_a_classifier_of_another_version(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tmp_path / "a.safetensors"
+    save_file({"module.0.weight": torch.zeros(2)}, path, metadata={"format": "vri classifier 1"})
+    with pytest.raises(ValueError, match=r"another version of vri \('vri classifier 1'; expected .*fit again"):
+        VRIClassifier.load(path)
 
 
 @pytest.mark.parametrize("axes", [0, 9, 70, 255])

@@ -24,10 +24,10 @@ from vri.training.progress import portion
 
 NETWORK = "network"
 NAMES = (NETWORK, *MEMBERS)
-# above so many samples, or cells of a dense table, trees and logistic regression take too long
+# above so many samples, or cells of a dense table, all of them together take too long
 _LARGE, _CELLS = 20_000, 2_500_000
-# up to so many samples of at least so many columns, as encoders give them, those in closed form take their place;
-# of a larger or narrower table, a network learns more
+# up to so many samples of at least so many columns, as encoders give them, those in closed form take their place, and
+# above it a network; a narrower table is left to trees
 _LARGEST, _WIDE = 100_000, 100
 _FEW = 1000  # samples below which boosting fits their noise
 _SHARED = 2000  # samples above which sums are shared between folds
@@ -58,14 +58,19 @@ class Views:
 
 def choose(samples: int, columns: int, classes: int, inputs: Any) -> tuple[str, ...]:
     """The members for data of this size and kind; docs/label_issues.md has the rule in words."""
-    if samples > _LARGE or (samples * columns > _CELLS and not sparse.issparse(inputs)):
-        if samples > _LARGEST or columns < _WIDE or sparse.issparse(inputs):
-            return (NETWORK,)
-        return ("gaussian", "kernel", *(("neighbours",) if samples <= _LARGE else ()))
-    if sparse.issparse(inputs):
-        return ("linear", *(("bayes",) if inputs.min() >= 0 else ()), "kernel", "neighbours", "forest")
     boosted = samples >= _FEW and columns * (1 if classes == 2 else classes) <= _BOOSTED
-    return ("linear", "kernel", "neighbours", "forest", *(("boosting",) if boosted else ()))
+    trees = ("forest", *(("boosting",) if boosted else ()))
+    if sparse.issparse(inputs):
+        if samples > _LARGE:
+            return (NETWORK,)
+        return ("linear", *(("bayes",) if inputs.min() >= 0 else ()), "kernel", "neighbours", "forest")
+    if samples <= _LARGE and samples * columns <= _CELLS:
+        return ("linear", "kernel", "neighbours", *trees)
+    if columns < _WIDE:
+        return trees
+    if samples > _LARGEST:
+        return (NETWORK,)
+    return ("gaussian", "kernel", *(("neighbours",) if samples <= _LARGE else ()))
 
 
 @dataclass(frozen=True, eq=False)

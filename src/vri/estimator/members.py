@@ -24,6 +24,7 @@ _LIKELIEST = 3  # classes of a sample that count at most
 _STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse regularisation of logistic regression; chosen on held-out samples
 _TRIED = 4000  # samples at most to choose it on
 _TREES, _LEAF = 100, 3
+_GROWN = 100_000  # samples at most that trees grow from
 _NEIGHBOURS = 15
 _COPIES = 3
 
@@ -221,6 +222,15 @@ class _OfTrees:
     def _convert(self) -> Trees:
         raise NotImplementedError
 
+    @staticmethod
+    def _some(x: Any, targets: Floats, seed: int) -> tuple[NDArray[np.float32], Floats]:
+        """Not more samples than trees need."""
+        x = np.asarray(x, np.float32)
+        if len(x) <= _GROWN:
+            return x, targets
+        chosen = np.random.default_rng(seed).permutation(len(x))[:_GROWN]
+        return x[chosen], targets[chosen]
+
     @property
     def trees(self) -> Trees:
         """What was learned."""
@@ -260,11 +270,12 @@ class Forest(_OfTrees):
         """Grow."""
         from sklearn.ensemble import ExtraTreesClassifier
 
+        x, targets = self._some(x, targets, seed)
         rows, labels, weights = _rows(targets)
         # by weight: samples, not rows, which soft targets make more of. A hair less, for sums that are rounded
         least = min(0.5, (_LEAF - 1e-6) / len(targets))
         model = ExtraTreesClassifier(_TREES, min_weight_fraction_leaf=least, random_state=seed % 2**31)
-        self._model = model.fit(np.asarray(x, np.float32)[rows], labels, sample_weight=weights)
+        self._model = model.fit(x[rows], labels, sample_weight=weights)
         self._count = targets.shape[1]
         return self
 
@@ -279,7 +290,7 @@ class Boosting(_OfTrees):
         """Boost."""
         from sklearn.ensemble import HistGradientBoostingClassifier
 
-        x = np.asarray(x, np.float32)
+        x, targets = self._some(x, targets, seed)
         x = np.where(np.isnan(x).all(0), np.float32(0), x)  # scikit-learn can't bin a column without any value
         model = HistGradientBoostingClassifier(
             max_iter=_TREES, max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, random_state=seed % 2**31

@@ -22,7 +22,7 @@ from vri.files import atomic_write
 from vri.methods.two_networks import Ensemble as Networks
 
 _NO_SCALING = Scaling("none", np.zeros(0, np.float32), np.zeros(0, np.float32))
-_FORMAT = "vri classifier 1"
+_FORMAT = "vri classifier 2"  # the number is raised whenever the meaning of a file's content changes
 _PLAIN = (str, bool, int, float, type(None))
 
 
@@ -168,7 +168,10 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except SafetensorError as error:
         raise ValueError(f"{path} can't be read ({error}); expected a file written by VRIClassifier.save") from None
-    if about.get("format") != _FORMAT:
+    found = about.get("format", "")
+    if found.rpartition(" ")[0] == _FORMAT.rpartition(" ")[0] and found != _FORMAT:
+        raise ValueError(f"{path} was written by another version of vri ({found!r}; expected {_FORMAT!r}): fit again")
+    if found != _FORMAT:
         raise ValueError(f"{path} holds something else; expected a file written by VRIClassifier.save")
     return about, tensors
 

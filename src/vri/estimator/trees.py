@@ -1,57 +1,88 @@
 """Decision trees as plain arrays: what is left of scikit-learn's forests and boosting once they are grown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.int32]
 _CHUNK = 2000  # rows that go down all trees together
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Nodes of all trees, one after the other.
+    """Nodes of all trees, one after the other, and what their leaves say.
+
+    A leaf speaks of few classes, so only those values are kept that are not 0: the leaves are the rows of a sparse
+    matrix (leaves, c), whose three arrays are `values`, `classes` and `ends`.
 
     Attributes:
         roots: (t,) the place of each tree's first node.
         feature: (nodes,) the column that a node asks for; -1 in a leaf.
         threshold: (nodes,) a row goes left if its cell is at most this.
-        left: (nodes,) place of the left child.
+        left: (nodes,) place of the left child; of a leaf, its number among the leaves.
         right: (nodes,) place of the right child.
         gaps_left: (nodes,) whether a row without a value goes left.
-        values: (nodes, c) what a leaf says.
+        values: what the leaves say.
+        classes: of which class.
+        ends: (leaves + 1,) where a leaf's values begin and end.
         start: (c,) added to the sum over all trees.
         logits: whether the sum is of logits, or of probabilities.
     """
 
     roots: NDArray[np.int64]
-    feature: NDArray[np.int64]
+    feature: Places
     threshold: Floats
-    left: NDArray[np.int64]
-    right: NDArray[np.int64]
+    left: Places
+    right: Places
     gaps_left: NDArray[np.bool_]
     values: Floats
+    classes: Places
+    ends: NDArray[np.int64]
     start: Floats
     logits: bool
 
+    @classmethod
+    def of(cls, nodes: Sequence[Mapping[str, Any]], said: sparse.csr_array, start: Floats, logits: bool) -> Self:
+        """From the nodes of each tree, and the values (leaves, c) of all leaves in their order."""
+        sizes = [len(tree["feature"]) for tree in nodes]
+        roots = np.cumsum([0, *sizes])[:-1]
+        whole = {name: np.concatenate([tree[name] for tree in nodes]) for name in nodes[0]}
+        leaf, shift = whole["leaf"], np.repeat(roots, sizes)
+        return cls(
+            roots,
+            np.where(leaf, -1, whole["feature"]).astype(np.int32),
+            whole["threshold"].astype(np.float64),
+            np.where(leaf, np.cumsum(leaf) - 1, whole["left"] + shift).astype(np.int32),
+            (whole["right"] + shift).astype(np.int32),
+            whole["gaps_left"].astype(bool),
+            said.data,
+            said.indices.astype(np.int32),
+            said.indptr.astype(np.int64),
+            start,
+            logits,
+        )
+
     def predict(self, x: NDArray[np.float32]) -> Floats:
         """(n, c) class probabilities."""
-        parts = [self._sum(x[first : first + _CHUNK]) for first in range(0, len(x), _CHUNK)]
+        said = sparse.csr_array((self.values, self.classes, self.ends), (len(self.ends) - 1, len(self.start)))
+        parts = [self._sum(x[first : first + _CHUNK], said) for first in range(0, len(x), _CHUNK)]
         total: Floats = np.concatenate(parts) + self.start
         if self.logits:
             total = np.exp(total - total.max(1, keepdims=True))
         found: Floats = total / total.sum(1, keepdims=True)
         return found
 
-    def _sum(self, x: NDArray[np.float32]) -> Floats:
-        rows = np.arange(len(x))
-        total = np.zeros((len(x), self.values.shape[1]))
-        for root in self.roots:
-            place = np.full(len(x), root)
-            going = rows
+    def _sum(self, x: NDArray[np.float32], said: sparse.csr_array) -> Floats:
+        rows, trees = len(x), len(self.roots)
+        leaves = np.empty((rows, trees), np.int32)
+        for number, root in enumerate(self.roots):
+            place = np.full(rows, root)
+            going = np.arange(rows)
             while len(going):
                 here = place[going]
                 feature = self.feature[here]
@@ -60,8 +91,11 @@ class Trees:
                 cell = x[going, feature]
                 left = np.where(np.isnan(cell), self.gaps_left[here], cell <= self.threshold[here])
                 place[going] = np.where(left, self.left[here], self.right[here])
-            total += self.values[place]
-        return total
+            leaves[:, number] = self.left[place]
+        ends = np.arange(0, rows * trees + 1, trees)
+        reached = sparse.csr_array((np.ones(rows * trees), leaves.ravel(), ends), (rows, said.shape[0]))
+        found: Floats = (reached @ said).toarray()
+        return found
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All of it, by name."""
@@ -75,46 +109,50 @@ class Trees:
 
 def of_forest(model: Any, num_classes: int) -> Trees:
     """The trees of a fitted forest of scikit-learn, whose classes are numbers below `num_classes`."""
-    grown = [tree.tree_ for tree in model.estimators_]
-    offsets = np.concatenate([[0], np.cumsum([tree.node_count for tree in grown])])
-    shares = [tree.value[:, 0, :] / tree.value[:, 0, :].sum(1, keepdims=True) for tree in grown]
-    values = np.zeros((offsets[-1], num_classes))
-    values[:, model.classes_] = np.concatenate(shares)
-    leaf = np.concatenate([tree.children_left for tree in grown]) < 0
-    return Trees(
-        offsets[:-1],
-        np.where(leaf, -1, np.concatenate([tree.feature for tree in grown])).astype(np.int64),
-        np.concatenate([tree.threshold for tree in grown]),
-        np.concatenate([tree.children_left + first for tree, first in zip(grown, offsets, strict=False)]),
-        np.concatenate([tree.children_right + first for tree, first in zip(grown, offsets, strict=False)]),
-        np.concatenate([tree.missing_go_to_left.astype(bool) for tree in grown]),
-        values,
-        np.zeros(num_classes),
-        logits=False,
-    )
+    nodes, said = [], []
+    for tree in (estimator.tree_ for estimator in model.estimators_):
+        leaf = tree.children_left < 0
+        nodes.append(
+            {
+                "leaf": leaf,
+                "feature": tree.feature,
+                "threshold": tree.threshold,
+                "left": tree.children_left,
+                "right": tree.children_right,
+                "gaps_left": tree.missing_go_to_left,
+            }
+        )
+        shares = tree.value[leaf, 0, :]
+        said.append(sparse.csr_array(shares / shares.sum(1, keepdims=True)))
+    return Trees.of(nodes, _of_all(sparse.vstack(said), model.classes_, num_classes), np.zeros(num_classes), False)
 
 
 def of_boosting(model: Any, num_classes: int) -> Trees:
     """The trees of a fitted HistGradientBoostingClassifier without categories."""
-    grown = [(tree.nodes, place) for round_ in model._predictors for place, tree in enumerate(round_)]
     two = len(model.classes_) == 2
-    offsets = np.concatenate([[0], np.cumsum([len(nodes) for nodes, _ in grown])])
-    nodes = np.concatenate([nodes for nodes, _ in grown])
-    values = np.zeros((len(nodes), num_classes))
-    for (own, place), first in zip(grown, offsets, strict=False):
-        values[first : first + len(own), model.classes_[1 if two else place]] = own["value"]
-    shift = np.repeat(offsets[:-1], np.diff(offsets))
+    nodes, values, places = [], [], []
+    for place, tree in ((place, tree.nodes) for round_ in model._predictors for place, tree in enumerate(round_)):
+        leaf = tree["is_leaf"].astype(bool)
+        nodes.append(
+            {
+                "leaf": leaf,
+                "feature": tree["feature_idx"],
+                "threshold": tree["num_threshold"],
+                "left": tree["left"].astype(np.int64),
+                "right": tree["right"].astype(np.int64),
+                "gaps_left": tree["missing_go_to_left"],
+            }
+        )
+        values.append(tree["value"][leaf])
+        places.append(np.full(leaf.sum(), 1 if two else place))
+    data, indices = np.concatenate(values), np.concatenate(places)
+    said = sparse.csr_array((data, indices, np.arange(len(data) + 1)), (len(data), len(model.classes_)))
     start = np.full(num_classes, -np.inf)
     start[model.classes_] = 0.0
     start[model.classes_[1:] if two else model.classes_] = model._baseline_prediction.ravel()
-    return Trees(
-        offsets[:-1],
-        np.where(nodes["is_leaf"], -1, nodes["feature_idx"]).astype(np.int64),
-        nodes["num_threshold"].astype(np.float64),
-        nodes["left"].astype(np.int64) + shift,
-        nodes["right"].astype(np.int64) + shift,
-        nodes["missing_go_to_left"].astype(bool),
-        values,
-        start,
-        logits=True,
-    )
+    return Trees.of(nodes, _of_all(said, model.classes_, num_classes), start, logits=True)
+
+
+def _of_all(said: sparse.csr_array, known: NDArray[np.int64], num_classes: int) -> sparse.csr_array:
+    """Values (leaves, classes that the model has seen) as values of all classes."""
+    return sparse.csr_array((said.data, known[said.indices], said.indptr), (said.shape[0], num_classes))
