@@ -74,7 +74,7 @@ def test_samples_that_are_all_the_same_are_no_error():
 def test_large_embeddings_are_judged_in_closed_form(monkeypatch):
     x, true = load_digits(return_X_y=True)
     given = np.where(np.random.default_rng(0).random(len(true)) < 0.2, (true + 1) % 10, true)
-    for name, value in (("_LARGE", 1000), ("_WIDE", 60), ("_SHARED", 1000)):
+    for name, value in (("LARGE", 1000), ("_WIDE", 60), ("_SHARED", 1000)):
         monkeypatch.setattr(ensemble, name, value)
     clf = VRIClassifier(random_state=0).fit(x, given)
     assert set(clf.evidence_weights_) <= {"gaussian", "kernel"}

@@ -270,7 +270,7 @@ class VRIClassifier(ClassifierMixin, BaseEstimator, NetworkTraining):  # type: i
         if self.cross_fit is not None:
             return self.cross_fit
         if names != (ensemble.NETWORK,):
-            return _FOLDS
+            return _FEW_FOLDS if "forest" in names and samples > ensemble.LARGE else _FOLDS
         return _FEW_FOLDS if self.evidence == "auto" and samples <= _SMALL else 0
 
     def _judge_by_our_own(self, X: Any, given: Indices, mask: Mask | None, seed: int) -> None:

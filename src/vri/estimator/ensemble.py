@@ -25,9 +25,9 @@ from vri.training.progress import portion
 NETWORK = "network"
 NAMES = (NETWORK, *MEMBERS)
 # above so many samples, or cells of a dense table, all of them together take too long
-_LARGE, _CELLS = 20_000, 2_500_000
+LARGE, _CELLS = 20_000, 2_500_000
 # up to so many samples of at least so many columns, as encoders give them, those in closed form take their place, and
-# above it a network; a narrower table is left to trees
+# above it a network; of a narrower table, trees learn more
 _LARGEST, _WIDE = 100_000, 100
 _FEW = 1000  # samples below which boosting fits their noise
 _SHARED = 2000  # samples above which sums are shared between folds
@@ -61,16 +61,16 @@ def choose(samples: int, columns: int, classes: int, inputs: Any) -> tuple[str, 
     boosted = samples >= _FEW and columns * (1 if classes == 2 else classes) <= _BOOSTED
     trees = ("forest", *(("boosting",) if boosted else ()))
     if sparse.issparse(inputs):
-        if samples > _LARGE:
+        if samples > LARGE:
             return (NETWORK,)
         return ("linear", *(("bayes",) if inputs.min() >= 0 else ()), "kernel", "neighbours", "forest")
-    if samples <= _LARGE and samples * columns <= _CELLS:
+    if samples <= LARGE and samples * columns <= _CELLS:
         return ("linear", "kernel", "neighbours", *trees)
     if columns < _WIDE:
-        return trees
+        return (*(("kernel",) if samples <= _LARGEST else ()), *trees)
     if samples > _LARGEST:
         return (NETWORK,)
-    return ("gaussian", "kernel", *(("neighbours",) if samples <= _LARGE else ()))
+    return ("gaussian", "kernel", *(("neighbours",) if samples <= LARGE else ()))
 
 
 @dataclass(frozen=True, eq=False)
