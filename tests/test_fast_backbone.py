@@ -250,6 +250,12 @@ def test_the_recipe_gives_defaults_and_no_more() -> None:
     )
     assert (chosen.lr, chosen.epochs) == (0.1, 7)
     assert resolve(given={"backbone": "resnet32"}) == Settings(backbone="resnet32")
+    assert chosen.options == {"lookahead": "head", "initial_mean": 1.0, "clean_weight": 1.0}
+    own = resolve(given={"backbone": "fast"}, assignments=["options.clean_weight=4.0"]).options
+    assert own == {**chosen.options, "clean_weight": 4.0}
+    for method in ("mw-net", "vri-literal"):  # VRI's own options are not for others, nor for the paper to the letter
+        assert resolve(given={"backbone": "fast", "method": method}).options == {"lookahead": "head"}
+    assert resolve(given={"backbone": "fast", "method": "cross-entropy"}).options == {}
     assert "backbone" in _OPTIONS
 
 

@@ -200,7 +200,8 @@ def _fit(name: str, views: Views, seed: int, settings: dict[str, Member]) -> Fit
     x = views.of(name)
 
     def fit(rows: Labels, held: Labels, targets: Floats, number: int) -> Floats:
-        settings[name] = settings[name].again().fit(x[rows], targets[rows], seed + number)
-        return settings[name].predict(x[held])
+        member = settings[name].again().fit(x[rows], targets[rows], seed + number)
+        settings[name] = member.again()  # what it has learned is not kept: trees are large
+        return member.predict(x[held])
 
     return fit

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 from vri.methods import METHODS, VRI
 from vri.methods.meta import MetaMethod
+from vri.methods.vri_literal import LiteralVRI
 from vri.training.loop import SCHEDULES
 from vri.training.selection import KINDS
 
@@ -37,6 +38,8 @@ RECIPES: dict[str | None, dict[str, Any]] = {
 META_RECIPES: dict[str | None, dict[str, Any]] = {
     "fast": {"batch_size": 250, "lr": 0.15, "meta_batch_size": 100, "options": {"lookahead": "head"}}
 }
+# ... and for VRI and its variants, but not to the letter: chosen on validation images, docs/experiments.md
+OWN_OPTIONS: dict[str | None, dict[str, Any]] = {"fast": {"initial_mean": 1.0, "clean_weight": 1.0}}
 _NOT_IN_A_FILE = ("generator", "autocast", "meta_optimizer", "second", "mistakes")  # set by the run, or objects
 
 
@@ -130,6 +133,9 @@ def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
     method = METHODS.get(str(values.get("method", "vri")))
     if method is not None and method.step in (MetaMethod.step, VRI.step):
         recipe = {**recipe, **META_RECIPES.get(values.get("backbone"), {})}
+        if method is not LiteralVRI and issubclass(method, VRI):
+            own = OWN_OPTIONS.get(values.get("backbone"), {})
+            recipe = {**recipe, "options": {**recipe.get("options", {}), **own}}
     return {**recipe, **values, "options": {**recipe.get("options", {}), **values.get("options", {})}}
 
 
