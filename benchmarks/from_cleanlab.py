@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIZES = ((100_000, 10), (100_000, 5000))
+TRAINED = ((64, "auto"), (1280, "gaussian"))  # a table; features of photographs, as `vri clean --encoder` judges them
 RATES = (0.01, 0.05, 0.2)
 _ROWS = 2000  # made at a time
 
@@ -98,27 +99,34 @@ def judge(who: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def train(samples: int, columns: int) -> dict[str, Any]:
-    """`VRIClassifier` on a made table."""
+def train(samples: int, columns: int, evidence: str) -> dict[str, Any]:
+    """`VRIClassifier` on a made table, or on what could be an encoder's features."""
     from sklearn.datasets import make_classification
 
     from vri import VRIClassifier
 
-    x, true = make_classification(
-        samples,
-        columns,
-        n_informative=20,
-        n_redundant=0,
-        n_classes=10,
-        n_clusters_per_class=1,
-        flip_y=0,
-        random_state=0,
-    )
     random = np.random.default_rng(0)
+    if evidence == "gaussian":  # as encoders give them: a cloud for each class
+        true = random.integers(0, 10, samples)
+        x = random.standard_normal((samples, columns), np.float32)
+        x += 0.15 * random.standard_normal((10, columns), np.float32)[true]
+    else:
+        x, true = make_classification(
+            samples,
+            columns,
+            n_informative=20,
+            n_redundant=0,
+            n_classes=10,
+            n_clusters_per_class=1,
+            flip_y=0,
+            random_state=0,
+        )
     given = np.where(random.random(samples) < 0.1, random.integers(0, 10, samples), true)
-    x = x.astype(np.float32)
+    x = x.astype(np.float32, copy=False)
     peak, start = Peak(), time.process_time()
-    clf = VRIClassifier(random_state=0, device="cpu").fit(x, given)
+    clf = VRIClassifier(evidence="auto" if evidence == "auto" else [evidence], random_state=0, device="cpu").fit(
+        x, given
+    )
     seconds = time.process_time() - start
     named, wrong = clf.find_label_issues()["is_label_issue"].to_numpy(), given != true
     return {
@@ -213,7 +221,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.one:
         who, *rest = arguments.one
-        print(json.dumps(train(int(rest[0]), int(rest[1])) if who == "train" else judge(who, Path(rest[0]))))
+        print(json.dumps(train(int(rest[0]), int(rest[1]), rest[2]) if who == "train" else judge(who, Path(rest[0]))))
         return
     rows: list[dict[str, Any]] = []
 
@@ -224,7 +232,9 @@ def main() -> None:
     if arguments.only in (None, "counts"):
         rows += counts()
     if arguments.only in (None, "train"):
-        keep({"what": "train", "samples": 100_000, "columns": 64} | in_a_process("train", "100000", "64"))
+        for columns, evidence in TRAINED:
+            what = {"what": "train", "samples": 100_000, "columns": columns, "evidence": evidence}
+            keep(what | in_a_process("train", "100000", str(columns), evidence))
     for samples, classes in SIZES if arguments.only in (None, "sizes") else ():
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder), samples, classes)
