@@ -22,9 +22,10 @@ def without_label(count: int, filled: int, confidence: float, issues: str, corre
     """A remark on samples without label, and where their predictions are."""
     if not count:
         return []
+    who = "1 sample has" if count == 1 else f"{count:,} samples have"
     return [
-        f"{count:,} samples have no label: {issues} has a predicted one for each, and {corrected} the {filled:,} that "
-        f"are at least {confidence:.0%} sure"
+        f"{who} no label: {issues} has a predicted one for each, and {corrected} the {filled:,} that are at least "
+        f"{confidence:.0%} sure"
     ]
 
 
