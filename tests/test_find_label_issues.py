@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.optimize import minimize
 from sklearn.metrics import average_precision_score
 
 import vri
@@ -92,6 +93,32 @@ def test_thousands_of_classes_without_a_matrix(monkeypatch: pytest.MonkeyPatch) 
     assert found.transitions is None
     assert average_precision_score(wrong, 1 - found.quality) > 0.9
     assert found.noise_rate == pytest.approx(wrong.mean(), abs=0.03)
+
+
+def test_power_and_bias_end_at_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One Newton step a round ends where a general optimizer finds nothing better, for the beliefs of the end."""
+    monkeypatch.setattr(noise_model, "_ROUNDS", 200)
+    monkeypatch.setattr(noise_model, "_ENOUGH", -np.inf)
+    generator = np.random.default_rng(0)
+    for count, classes in ((60, 2), (500, 3), (400, 12)):
+        true = generator.integers(0, classes, count)
+        logits = 1.2 * generator.normal(size=(count, classes)) + 2 * np.eye(classes)[true]
+        logits[:, 0] += 1  # a class that is overrated
+        probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        given = np.where(generator.random(count) < 0.2, (true + 1) % classes, true)
+        model = NoiseModel("by class").fit(probabilities, given)
+        beliefs, logs = model.posterior(probabilities, given)[0], np.log(probabilities)
+
+        def loss(values: np.ndarray) -> float:
+            scores = np.exp(values[0]) * logs + values[1:]  # noqa: B023
+            fit = (beliefs * (scores - np.log(np.exp(scores).sum(1, keepdims=True)))).sum()  # noqa: B023
+            unusual = values[0] - np.log(2.0)
+            return float(max(5.0, 0.1 * len(logs)) * unusual**2 + 5.0 * values[1:] @ values[1:] - fit)  # noqa: B023
+
+        end = np.append(np.log(model.power), model.bias)
+        best = minimize(loss, end, method="BFGS", options={"gtol": 1e-9})
+        np.testing.assert_allclose(end, best.x, atol=1e-4)
+        assert abs(model.bias).max() > 0.05
 
 
 def test_uniform_noise_is_the_noise_model_without_its_matrix() -> None:

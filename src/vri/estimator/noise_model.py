@@ -6,13 +6,13 @@ shapes, from one number to a full matrix. Each shape is weighted by how well it 
 on, so that few samples get a simple matrix, and confusions that stand out a full one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.optimize import minimize
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -21,10 +21,12 @@ Mask = NDArray[np.bool_]
 SHAPES = ("uniform", "by class", "full")
 _ROUNDS, _ENOUGH = 30, 1e-5  # of expectation-maximisation; it ends early where the mean log-likelihood gains less
 _PSEUDO = 10.0  # labels' worth of belief that a row of T looks like that of the simpler shape
-_RIDGE = 5.0  # labels' worth of belief that no class is over- or underrated
+RIDGE = 5.0  # labels' worth of belief that no class is over- or underrated
 # Probabilities that explain the labels perfectly leave nothing for T to explain, whatever the noise. What decides is
 # the belief that classes are further apart than labels: the power of the probabilities stays near this one.
-_POWER, _POWER_RIDGE, _SHARPEST = 2.0, 0.1, 6.0  # the belief grows with the number of labels
+POWER, POWER_RIDGE = 2.0, 0.1  # the belief grows with the number of labels
+POWERS = (-1.0, np.log(6.0))  # logarithms of the smallest and the largest
+_FARTHEST, _STEPS = 1.0, 6  # of a Newton step: how far it goes, and the conjugate gradients that find it
 _START = 0.3  # share of wrong labels that the search begins with
 # nats that a shape must be better by than the next simpler one, at least and for each label: a full T also gains a
 # little by explaining the classifiers' own confusions, and with many labels a little is much
@@ -58,25 +60,26 @@ class NoiseModel:
         logs = _logs(probabilities)
         free = slice(None) if trusted is None else ~trusted
         elsewhere = (1 - np.eye(classes)) / max(classes - 1, 1)
-        self.power, self.bias = _POWER, np.zeros(classes)
+        self.power, self.bias = POWER, np.zeros(classes)
         self.transitions = (1 - _START) * np.eye(classes) + _START * elsewhere
+        counted = _counter(given[free], classes)
         before = -np.inf
         for turn in range(_ROUNDS):
-            beliefs, likelihood = self._posterior(logs, given, trusted)
+            classes_now = self._softmax(logs)
+            beliefs, likelihood = self._posterior(classes_now, given, trusted)
             if turn > 5 and likelihood - before < _ENOUGH:
                 break
             before = likelihood
-            self._fit_transitions(beliefs[free], given[free], elsewhere)
-            self._fit_classes(logs, beliefs)
+            self._fit_transitions(counted @ beliefs[free], elsewhere)
+            self._fit_classes(logs, classes_now, beliefs)
         return self
 
     def posterior(self, probabilities: Floats, given: Labels, trusted: Mask | None = None) -> tuple[Floats, float]:
         """P(true class | inputs, given label), (n, c), and the mean log-likelihood of the labels."""
-        return self._posterior(_logs(probabilities), given, trusted)
+        return self._posterior(self.true_classes(probabilities), given, trusted)
 
-    def _posterior(self, logs: Floats, given: Labels, trusted: Mask | None) -> tuple[Floats, float]:
-        joint = self._softmax(logs)
-        joint *= self.transitions.T[given]
+    def _posterior(self, classes: Floats, given: Labels, trusted: Mask | None) -> tuple[Floats, float]:
+        joint = classes * self.transitions.T[given]
         if trusted is not None:
             joint[trusted] = joint[trusted] * np.eye(joint.shape[1])[given[trusted]] + 1e-300
         total = joint.sum(1, keepdims=True).clip(1e-300)
@@ -90,8 +93,11 @@ class NoiseModel:
         return self._softmax(_logs(probabilities))
 
     def _softmax(self, logs: Floats) -> Floats:
-        found, total = _exponentials(logs, self.power, self.bias)
-        found /= total[:, None]
+        # logarithms end at that of `_TINY` and the bias is drawn to 0, so nothing overflows
+        found: Floats = logs * self.power
+        found += self.bias
+        np.exp(found, out=found)
+        found /= found.sum(1, keepdims=True)
         return found
 
     def labels(self, probabilities: Floats) -> Floats:
@@ -99,12 +105,12 @@ class NoiseModel:
         found: Floats = self.true_classes(probabilities) @ self.transitions
         return found
 
-    def _fit_transitions(self, beliefs: Floats, given: Labels, elsewhere: Floats) -> None:
+    def _fit_transitions(self, believed: Floats, elsewhere: Floats) -> None:
+        """T from the beliefs in true classes, summed over the labels of each given class."""
         classes = len(elsewhere)
-        labels = sparse.csr_matrix((np.ones(len(given)), (given, np.arange(len(given)))), (classes, len(given)))
-        counts = (labels @ beliefs).T  # (true, given)
+        counts = believed.T  # (true, given)
         kept, sizes = np.diag(counts), counts.sum(1)
-        rate = float(np.clip(1 - (kept.sum() + 0.9) / (len(given) + 1), 1e-3, 0.8))
+        rate = float(np.clip(1 - (kept.sum() + 0.9) / (sizes.sum() + 1), 1e-3, 0.8))
         simple = (1 - rate) * np.eye(classes) + rate * elsewhere
         if self.shape == "uniform":
             self.transitions = simple
@@ -114,29 +120,34 @@ class NoiseModel:
         else:
             self.transitions = (counts + _PSEUDO * simple) / (sizes[:, None] + _PSEUDO)
 
-    def _fit_classes(self, logs: Floats, beliefs: Floats) -> None:
-        """Power and bias by some steps on the expected log-likelihood of the true classes."""
-        count = len(logs)
-        usual = np.concatenate([[np.log(_POWER)], np.zeros(logs.shape[1])])
-        ridge = np.concatenate([[max(_RIDGE, _POWER_RIDGE * count)], np.full(logs.shape[1], _RIDGE)])
-        believed, expected = float(np.vdot(beliefs, logs)), beliefs.sum(0)  # all that the beliefs tell
+    def _fit_classes(self, logs: Floats, classes: Floats, beliefs: Floats) -> None:
+        """Power and bias by a Newton step on the expected log-likelihood of the true classes, now `classes`.
 
-        def loss(values: Floats) -> tuple[float, Floats]:
-            power, bias = np.exp(values[0]), values[1:]
-            found, total = _exponentials(logs, power, bias)
-            unusual = values - usual
-            likelihood = power * believed + bias @ expected - np.log(total).sum()
-            weights = 1 / total
-            slope = np.concatenate(
-                [[np.einsum("nc,nc,n->", found, logs, weights) - believed], weights @ found - expected]
-            )
-            slope[0] *= power
-            return ((ridge * unusual) @ unusual - float(likelihood)) / count, (slope + 2 * ridge * unusual) / count
+        One step a round does as well as the maximum (Lange 1995, the EM gradient algorithm), and needs no exponential.
+        """
+        power, count = self.power, len(logs)
+        weighed = classes * logs
+        of_rows, of_classes, squares = weighed.sum(1), weighed.sum(0), float(np.vdot(weighed, logs))
+        expected = classes.sum(0)
+        ridge = np.full(1 + logs.shape[1], 2 * RIDGE)
+        ridge[0] = 2 * max(RIDGE, POWER_RIDGE * count)
+        slope = np.append(power * (np.vdot(beliefs, logs) - of_rows.sum()), beliefs.sum(0) - expected)
+        slope -= ridge * np.append(np.log(power / POWER), self.bias)
+        spread = expected - np.einsum("nc,nc->c", classes, classes)
+        scale = ridge + np.append(power**2 * (squares - of_rows @ of_rows), spread)
 
-        start = np.concatenate([[np.log(self.power)], self.bias])
-        bounds = [(-1.0, np.log(_SHARPEST)), *[(None, None)] * len(self.bias)]
-        best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 4}).x
-        self.power, self.bias = float(np.exp(best[0])), best[1:]
+        def curvature(step: Floats) -> Floats:
+            """The matrix of second derivatives times `step`, by products with `classes` alone."""
+            by_power, by_bias = power * step[0], step[1:]
+            moved = by_power * of_rows + classes @ by_bias
+            turned = by_power * squares + of_classes @ by_bias - of_rows @ moved
+            shifted = by_power * of_classes + expected * by_bias - moved @ classes
+            found: Floats = ridge * step + np.append(power * turned, shifted)
+            return found
+
+        step = np.clip(_solve(curvature, slope, scale), -_FARTHEST, _FARTHEST)
+        self.power = float(np.exp(np.clip(np.log(power) + step[0], *POWERS)))
+        self.bias = self.bias + step[1:]
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,17 +257,31 @@ def _sampling(share: float, count: int) -> float:
     return float(1.96 * np.sqrt(max(share * (1 - share), 1 / count) / count))
 
 
+def _counter(given: Labels, classes: int) -> sparse.csr_matrix:
+    """(c, n) a matrix that sums rows by their label."""
+    count = len(given)
+    return sparse.csr_matrix((np.ones(count), (given, np.arange(count))), (classes, count))
+
+
 def _logs(probabilities: Floats) -> Floats:
     found: Floats = np.log(np.clip(probabilities, _TINY, 1))
     return found
 
 
-def _exponentials(logs: Floats, power: float, bias: Floats) -> tuple[Floats, Floats]:
-    """(n, c) exp(power · logs + bias), and (n,) their sums: a softmax before it is divided.
-
-    The logarithms end at that of `_TINY` and the bias is drawn to 0, so nothing overflows.
-    """
-    found = logs * power
-    found += bias
-    np.exp(found, out=found)
-    return found, found.sum(1)
+def _solve(matrix: Callable[[Floats], Floats], right: Floats, scale: Floats) -> Floats:
+    """x with matrix(x) = right, about: some steps of conjugate gradients, preconditioned by the diagonal `scale`."""
+    found = np.zeros_like(right)
+    left = right.copy()
+    direction = left / scale
+    size = left @ direction
+    for _ in range(min(_STEPS, len(right))):
+        if size < 1e-20:
+            break
+        turned = matrix(direction)
+        length = size / (direction @ turned)
+        found += length * direction
+        left -= length * turned
+        scaled = left / scale
+        before, size = size, left @ scaled
+        direction = scaled + (size / before) * direction
+    return found

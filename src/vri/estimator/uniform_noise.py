@@ -5,9 +5,9 @@ from typing import Self
 
 import numpy as np
 
-from vri.estimator.noise_model import _POWER, _POWER_RIDGE, _RIDGE, _SHARPEST, Floats, Labels
+from vri.estimator.noise_model import POWER, POWER_RIDGE, POWERS, RIDGE, Floats, Labels
 
-_POWERS = np.exp(np.linspace(-1.0, np.log(_SHARPEST), 29))  # as far as `NoiseModel` goes
+_TRIED = np.exp(np.linspace(*POWERS, 29))
 _TINY = 1e-6
 _ROUNDS = 200
 
@@ -34,14 +34,14 @@ class UniformNoise:
         count, classes = probabilities.shape
         logs = np.log(np.clip(probabilities, _TINY, 1)).astype(np.float32)
         own = logs[np.arange(count), given].astype(np.float64)
-        best, found = -np.inf, cls(_POWER, 0.0)
-        for power in _POWERS:
+        best, found = -np.inf, cls(POWER, 0.0)
+        for power in _TRIED:
             total = np.log(np.exp(np.float32(power) * logs).sum(1, dtype=np.float64))
             right = np.exp(power * own - total)  # (n,) P(true class = given one | inputs)
             rate = _most_likely_rate(right, classes)
             likelihood = np.log((1 - rate) * right + rate * (1 - right) / (classes - 1)).sum()
-            unusual = np.log(power) - np.log(_POWER)
-            score = float(likelihood - max(_RIDGE, _POWER_RIDGE * count) * unusual**2)
+            unusual = np.log(power) - np.log(POWER)
+            score = float(likelihood - max(RIDGE, POWER_RIDGE * count) * unusual**2)
             if score > best:
                 best, found = score, cls(float(power), rate)
         return found

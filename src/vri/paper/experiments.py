@@ -9,7 +9,7 @@ from typing import Any
 
 from vri.paper.grid import TABLE, Run, results
 from vri.paper.runs import Record, RunTable
-from vri.paper.settings import Settings, with_recipe
+from vri.paper.settings import Settings, method_options, with_recipe
 
 SCALES = ("quick", "medium", "paper")
 
@@ -127,7 +127,7 @@ class Experiment:
             merged = {"lr": rates[0], "weight_decay": rates[1], **merged}
         merged = with_recipe({**merged, "seed": seed, "root": root})
         chosen = Settings(**merged)
-        if chosen.method in _KNOWS_THE_RATE:
+        if "noise_rate" in method_options(chosen.method):  # as in the papers of these methods
             chosen = replace(chosen, options={"noise_rate": wrong_share(chosen), **chosen.options})
         return Run(chosen, curves=True, examine=self.examine)
 
@@ -140,9 +140,6 @@ def validation_accuracy(record: Record) -> float:
     """Of the last epoch; −1 if the run failed."""
     values = record["epochs"].get("validation_accuracy")
     return -1.0 if not values else float(values[-1])
-
-
-_KNOWS_THE_RATE = ("co-teaching", "jocor")  # get the share of wrong labels, as in their papers
 
 
 def wrong_share(settings: Settings) -> float:

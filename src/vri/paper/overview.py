@@ -54,7 +54,7 @@ def _cell(results: Results, column: str, row: str, best: bool) -> str:
     values = results.scores(row, column) if row in results.rows else []
     if not values:
         return "–"
-    length = (results.choice(row, column) or "").removesuffix(" epochs")
+    length = (results.choice(row, column) or "").partition(" epochs")[0]
     mark = "" if results.decided(row, column) else "?"
     text = f"**{spread(values)}**" if best else spread(values)
     return f"{text} ({length}{mark})" if length else text

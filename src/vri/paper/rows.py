@@ -17,7 +17,7 @@ _WITHOUT = {"mc": ("kl_route", "kl_weight"), "non-bayesian": ("kl_route", "kl_we
 # what VRI's defaults add to the paper and any meta-learning method can use; at quick scale rivals use it too
 GAMMA: dict[str, Any] = {"clean_weight": 4.0, "clean_updates": 300, "meta_smoothing": 0.1}
 OURS = ("vri", "mc", "non-bayesian")  # with VRI's networks and options
-META = ("mw-net", "pmw-net", "mlc", "mslc", "warpi", "l2rw")
+META = ("mw-net", "pmw-net", "mlc", "mslc", "warpi", "l2rw", "famus")
 
 DIGITS: Values = {"dataset": "digits", "clean": 100, "limit": 1000, "epochs": 70, "backbone": "mlp"}
 FASHION: Values = {"dataset": "fashion-mnist", "clean": 1000, "limit": 10_000, "epochs": 10, "backbone": "mlp"}
@@ -30,7 +30,7 @@ SMALL = {"digits": DIGITS, "Fashion-MNIST": FASHION}
 
 # medium scale: as long as it takes to memorise wrong labels, and a short schedule that never does
 FASHION_40: Values = {**FASHION, "limit": 20_000, "validation": 5000, "epochs": 40}
-DIGITS_500: Values = {**DIGITS, "validation": 200, "epochs": 500}
+DIGITS_500: Values = {**DIGITS, "validation": 200, "epochs": 500, "evaluate_every": 10}
 LONG = {"Fashion-MNIST": FASHION_40, "digits": DIGITS_500}
 LONG_SIZED = {name: {**settings, "selection_size": settings["clean"]} for name, settings in LONG.items()}
 LONG_WORDS = (
@@ -46,12 +46,13 @@ _LENGTHS = {
     "cifar100": (12, 36),
     "cifar80": (12, 36),
 }
+_DIGITS_RATES = ((0.02, 5e-3), (0.05, 5e-4))  # learning rate and weight decay; elsewhere `Rates` of each method
 MEDIUM_WORDS = (
     "Full CIFAR-10: 47,000 noisy + 1,000 trusted + 2,000 validation images, the backbone fast, 6 or 18 epochs; "
     "Fashion-MNIST: 20,000 noisy + 1,000 trusted + 5,000 validation images, an MLP, 10 or 40 epochs; digits: 1,000 "
-    "noisy + 100 trusted + 200 validation images, an MLP, 70 or 500 epochs. Every row takes the length that is "
-    "better on the validation images of the first seed, for each column; methods that use no trusted images train on "
-    "them with noisy labels."
+    "noisy + 100 trusted + 200 validation images, an MLP, 70 or 500 epochs, with a learning rate of 0.02 and a decay "
+    "of 0.005 or 0.05 and 0.0005. Every row takes what is best on the validation images of the first seed, for each "
+    "column; methods that use no trusted images train on them with noisy labels."
 )
 
 SETTING = (
@@ -93,13 +94,21 @@ def columns(data: Mapping[str, Values], noise: str, rates: Iterable[float], word
 
 
 def tuned(label: str, settings: Values, noise: str, rate: float | None = None, seeds: int | None = None) -> Column:
-    """A column of the medium scale, where every row chooses its length; with one seed on photographs, few rows."""
+    """A column of the medium scale, where every row chooses its length; on digits all rows, on photographs few."""
     dataset = str(settings["dataset"]).removesuffix("n")
-    lengths = {f"{n} epochs": {"epochs": n} for n in _LENGTHS[dataset]}
+    lengths: dict[str, Values] = {f"{n} epochs": {"epochs": n} for n in _LENGTHS[dataset]}
+    if dataset == "digits":
+        lengths = {
+            f"{name}, rate {lr:g}": {**length, "lr": lr, "weight_decay": decay}
+            for name, length in lengths.items()
+            for lr, decay in _DIGITS_RATES
+        }
     chosen = {k: v for k, v in settings.items() if k != "epochs"} | {"noise": noise}
     chosen |= {} if rate is None else {"rate": rate}
-    few = settings["backbone"] == "fast" and seeds == 1
-    return Column(label, chosen, choices=lengths, seeds=seeds, rows=FEW if few else None)
+    rows = None if dataset == "digits" else tuple(STRONGEST)
+    if settings["backbone"] == "fast":
+        rows = FEW if seeds == 1 else (*STRONGEST, *_ALSO_ON_PHOTOS)
+    return Column(label, chosen, choices=lengths, seeds=seeds, rows=rows)
 
 
 def tuned_columns(noise: str, main: float, other: float, *sets: str) -> list[Column]:
@@ -178,6 +187,35 @@ STRONGEST: dict[str, tuple[str, dict[str, Any]]] = {
     "FSR": ("fsr", _NOTHING),
     "EMLC": ("emlc", {}),
 }
+# ... and all others, which run on digits
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "SOP": ("sop", _NOTHING),
+    "CORES*": ("cores", _NOTHING),
+    "PES": ("pes", _NOTHING),
+    "NCR": ("ncr", _NOTHING),
+    "PLC": ("plc", _NOTHING),
+    "Peer loss": ("peer-loss", _NOTHING),
+    "JNPL": ("jnpl", _NOTHING),
+    "SR": ("sr", _NOTHING),
+    "GJS": ("gjs", _NOTHING),
+    "CDR": ("cdr", _NOTHING),
+    "Co-teaching": ("co-teaching", _NOTHING),
+    "Co-teaching+": ("co-teaching+", _NOTHING),
+    "CoDis": ("codis", _NOTHING),
+    "Decoupling": ("decoupling", _NOTHING),
+    # its loss has a tenth of cross-entropy's weight
+    "JoCoR": ("jocor", {**_NOTHING, "lr": 0.2, "weight_decay": 5e-4}),
+    "bootstrapping": ("bootstrapping", _NOTHING),
+    "GCE": ("gce", _NOTHING),
+    "SCE": ("sce", _NOTHING),
+    "mixup": ("mixup", _NOTHING),
+    "FaMUS": ("famus", {}),
+    "FasTEN": ("fasten", {}),
+    "PMW-Net": ("pmw-net", {}),
+    "MLC (Zheng et al.)": ("mlc", {}),
+    "VRI in DivideMix": ("vri-dividemix", {}),
+}
+_ALSO_ON_PHOTOS = ("CORES*", "PES")
 FEW = ("cross-entropy", "label smoothing", "VRI", "VRI with selected samples", "MW-Net", "GLC", "VRI (+)", "ELR")
 
 
@@ -185,8 +223,9 @@ def strongest(table: str) -> MakeRows:
     """Rows of the main tables at medium scale, with their numbers in a table of the paper."""
     printed = {p.method for p in published(table)}
     names = {"cross-entropy": "Baseline", "VRI (−)": "VRI (-)"}
-    known = {label: (name,) if (name := names.get(label, label)) in printed else None for label in STRONGEST}
-    return lambda make: [make(label, method, known[label], **more) for label, (method, more) in STRONGEST.items()]
+    every = {**STRONGEST, **OTHERS}
+    known = {label: (name,) if (name := names.get(label, label)) in printed else None for label in every}
+    return lambda make: [make(label, method, known[label], **more) for label, (method, more) in every.items()]
 
 
 def with_backbone(rows: Iterable[TableRow], backbone: str, word: str) -> list[TableRow]:

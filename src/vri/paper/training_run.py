@@ -1,6 +1,7 @@
 """One training run from its settings: the data sets, the method, the loop, and the record it writes."""
 
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -43,6 +44,7 @@ CLASSIFIER = "classifier.safetensors"
 SPLIT = "split.npz"
 SELECTION = "selection.png"
 _LAST = 10  # epochs of the mean that is reported besides the last one
+_EVERY = 2.0  # seconds between two records of a run at least: each has all epochs so far
 
 
 def train_run(
@@ -114,8 +116,10 @@ def train_run(
     }
     before = float(earlier.get("seconds") or 0.0)
     rows: History = []
+    written = -math.inf
 
     def write(finished: bool) -> None:
+        nonlocal written
         record.update(summarise(rows), finished=finished, epochs=rows)
         record["seconds"] = before + time.perf_counter() - start
         record["peak_memory_mb"] = peak(str(device)) / 2**20
@@ -123,11 +127,13 @@ def train_run(
             return
         with atomic_write(out / RECORD) as file:
             file.write(json.dumps(record, indent=1).encode())
+        written = time.perf_counter()
 
     def note(row: Row) -> None:
         # a run that fell back to an earlier checkpoint does some epochs again
         rows[:] = [r for r in rows if int(r["epoch"] or 0) < int(row["epoch"] or 0)] + [row]
-        write(finished=False)
+        if time.perf_counter() - written > _EVERY:
+            write(finished=False)
         if on_epoch is not None:
             on_epoch(row)
 
