@@ -25,7 +25,7 @@ from vri.training import distributed as parallel
 from vri.training.loop import train
 from vri.training.selection import Selection
 
-CLASSES, STEPS = 4, 20
+CLASSES, STEPS = 4, 15  # 5 epochs, and 3 updates of the teacher of EMLC
 BATCH, CLEAN = 100, 50
 SMALL: dict[str, dict[str, Any]] = {  # small meta networks
     "l2rw": {},
@@ -92,7 +92,7 @@ def _leaves(value: Any, where: str = "") -> list[tuple[str, Tensor]]:
 
 
 def steps(run: str) -> dict[str, Any]:
-    """Twenty steps of a method, and what it reported."""
+    """Some steps of a method, and what it reported."""
     name, options, (size, clean_size) = RUNS[run]
     method = build(name, network(), **options)
     method.model.train()

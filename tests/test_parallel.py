@@ -105,7 +105,7 @@ def far(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float) -> list[st
 
 @pytest.mark.parametrize("name", worker.EXACT)
 def test_two_workers_equal_one(name: str, one: Results, two: list[Results]) -> None:
-    """Weights, optimizers, meta networks, memories, generator and every reported number, after 20 steps."""
+    """Weights, optimizers, meta networks, memories, generator and every reported number, after 5 epochs."""
     mine, theirs = one[name], two[0][name]
     assert far(mine["state"], theirs["state"], 1e-6) == []
     different = far(mine["metrics"], theirs["metrics"], 1e-6)

@@ -85,7 +85,8 @@ def run_grid(runs: Sequence[Run], folder: Path, *, processes: int = 1, minutes: 
     if processes == 1:
         work(runs, folder, deadline)
         return not missing(runs, folder)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # imports torch once, where "spawn" does so in each process
+    context.set_forkserver_preload([__name__])
     errors: SimpleQueue[Exception] = context.SimpleQueue()
     started = [context.Process(target=_work_in_child, args=(errors, runs, folder, deadline)) for _ in range(processes)]
     for process in started:
