@@ -38,8 +38,6 @@ PLACES: dict[str, dict[str, Any]] = {
 CNN_DATA = "fashion-mnist, small CNN"
 CNN_GRID = ((0.05, 5e-4), (0.1, 5e-4))
 WITH_CNN: dict[str, Any] = {"clean": 1000, "validation": 3000, "limit": 10_000, "test_limit": 5000, "epochs": 6}
-# cross-entropy has a tenth of the weight in JoCoR's loss: ten times the learning rate is the same step
-SCALES = {"jocor": 10.0}
 NOISES = {"flip": 0.4, "uniform": 0.6, "instance": 0.4}
 WRONG = {"flip": 0.4, "uniform": 0.54, "instance": 0.4}  # share of wrong labels, for methods that must know it
 
@@ -218,7 +216,7 @@ def run_of(group: str, row: str, dataset: str, noise: str, setting: tuple[float,
 
 def scaled(method: str, setting: tuple[float, float]) -> tuple[float, float]:
     """Learning rate and weight decay of a method at this point of the grid."""
-    scale = SCALES.get(method, 1.0)
+    scale = METHODS[method].rate_scale
     return round(setting[0] * scale, 6), round(setting[1] / scale, 8)
 
 

@@ -73,6 +73,7 @@ class Method(ABC):
     paper: str = ""  # where it comes from
     cost: Cost | None = None  # as `vri bench --methods` measured it
     tuned: Rates | None = None  # None if not tuned: the settings of cross-entropy are used
+    rate_scale: float = 1.0  # learning rates are this many times those of cross-entropy: its loss is as much smaller
     needs_trusted: bool = False  # whether it can't work without trusted samples
     can_select: bool = False  # whether selected samples may replace trusted ones; it then has `warm_up`
     needs_index: bool = False  # whether a training batch ends with the samples' numbers

@@ -49,7 +49,8 @@ class JoCoR(SmallLoss):
         "(CVPR 2020)"
     )
     cost = Cost(2.1, 2.0)
-    tuned = Rates((0.2, 5e-4), (0.2, 5e-4), (1.0, 5e-5))  # its loss is a tenth of cross-entropy
+    tuned = Rates((0.2, 5e-4), (0.2, 5e-4), (1.0, 5e-5))
+    rate_scale = 10.0  # cross-entropy has a tenth of the weight in its loss
 
     noise_rate: float = option(0.2, "a number in [0, 1)")
     num_gradual: int = option(10, "at least 1")

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from vri.methods import METHODS
 from vri.paper.grid import TABLE, Run, results
 from vri.paper.runs import Record, RunTable
 from vri.paper.settings import Settings, method_options, with_recipe
@@ -120,7 +121,11 @@ class Experiment:
     ) -> Run:
         """The run of a cell and a seed. The row's settings win, except for options, where the column's win."""
         options = {**row.settings.get("options", {}), **column.settings.get("options", {})}
-        chosen_by_row = {} if choice is None else column.choices[choice]
+        chosen_by_row = {} if choice is None else dict(column.choices[choice])
+        if "lr" in chosen_by_row:
+            scale = METHODS[str(row.settings["method"])].rate_scale
+            chosen_by_row["lr"] = round(chosen_by_row["lr"] * scale, 6)
+            chosen_by_row["weight_decay"] = round(chosen_by_row["weight_decay"] / scale, 8)
         merged = {**column.settings, **chosen_by_row, **row.settings, "options": options}
         rates = grid.rates.get(f"{merged['dataset']}, {merged.get('backbone')}", {}).get(merged["method"])
         if rates is not None:

@@ -203,8 +203,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Co-teaching+": ("co-teaching+", _NOTHING),
     "CoDis": ("codis", _NOTHING),
     "Decoupling": ("decoupling", _NOTHING),
-    # its loss has a tenth of cross-entropy's weight
-    "JoCoR": ("jocor", {**_NOTHING, "lr": 0.2, "weight_decay": 5e-4}),
+    "JoCoR": ("jocor", _NOTHING),
     "bootstrapping": ("bootstrapping", _NOTHING),
     "GCE": ("gce", _NOTHING),
     "SCE": ("sce", _NOTHING),
