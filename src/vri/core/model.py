@@ -1,6 +1,6 @@
 """Any `nn.Module` seen as the classifier F_θ of the paper: logits and features, at θ or at other parameters."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -70,8 +70,8 @@ class Classifier:
     @property
     def rates(self) -> dict[str, float]:
         """The optimizer's current learning rate α of each parameter."""
-        by_tensor = {p: float(g["lr"]) for g in self.optimizer.param_groups for p in g["params"]}
-        return {name: by_tensor[p] for name, p in self.parameters.items()}
+        by_id = {id(p): float(g["lr"]) for g in self.optimizer.param_groups for p in g["params"]}
+        return {name: by_id[id(p)] for name, p in self.parameters.items()}
 
     def unpack(self, batch: Batch, what: str) -> tuple[Any, Tensor]:
         """Inputs and labels of a batch, checked and moved to the model's device."""
@@ -129,7 +129,7 @@ class Classifier:
 
     def update(self, gradient: Parameters) -> None:
         """One step of the optimizer on `gradient`; the user's `.grad` stays as it was."""
-        take_step(self.optimizer, {p: gradient[name] for name, p in self.parameters.items()})
+        take_step(self.optimizer, self.parameters.values(), (gradient[name] for name in self.parameters))
 
     def _run(self, inputs: Any, seed: int, autocast: bool = True) -> Outputs:
         seen: list[Tensor] = []
@@ -196,12 +196,13 @@ class Classifier:
                 members[key] = tensor
 
 
-def take_step(optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor]) -> None:
-    """One step of an optimizer on these gradients of parameters, on no others; their `.grad` stays as it was."""
+def take_step(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], gradients: Iterable[Tensor]) -> None:
+    """One step of an optimizer on the gradients of these parameters, on no others; their `.grad` stays as it was."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
     before = [p.grad for p in held]
+    given = {id(p): g for p, g in zip(parameters, gradients, strict=True)}  # by id: a tensor's hash is slow
     for p in held:
-        p.grad = gradients.get(p)
+        p.grad = given.get(id(p))
     try:
         optimizer.step()
     finally:

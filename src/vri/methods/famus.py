@@ -146,7 +146,7 @@ class FaMUS(MetaMethod):
             effect = ahead.rates[name] * (clean.gradient[name] * ahead.step[name]).sum()
             loss = loss + a * (-effect if active else effect)
         learned = list(self.gates.parameters())
-        take_step(self.gate_optimizer, dict(zip(learned, torch.autograd.grad(loss, learned), strict=True)))
+        take_step(self.gate_optimizer, learned, torch.autograd.grad(loss, learned))
         return [name for name, active in zip(self._gated, is_open, strict=True) if active]
 
     def _spread(self, clean: CleanGradient) -> Tensor:

@@ -192,7 +192,7 @@ class MetaMethod(Configured):
 
     def learn(self, gradient: Sequence[Tensor]) -> None:
         """One step of the meta optimizer."""
-        take_step(self.meta_optimizer, dict(zip(self.meta_parameters, gradient, strict=True)))
+        take_step(self.meta_optimizer, self.meta_parameters, gradient)
 
     def update(
         self,

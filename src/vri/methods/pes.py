@@ -160,7 +160,7 @@ class PES(CrossEntropy):
         (of_logits,) = torch.autograd.grad(loss, logits)
         metrics = read_metrics(forward, loss=loss, accuracy=accuracy(logits, labels))
         gradient = self.classifier.gradient(forward, (of_logits, None), names, keep=False)
-        take_step(optimizer, {self.classifier.parameters[name]: gradient[name] for name in names})
+        take_step(optimizer, [self.classifier.parameters[name] for name in names], [gradient[name] for name in names])
         return metrics
 
     def _agree(self, inputs: Any, labels: Tensor, index: Tensor) -> Metrics:
