@@ -1,9 +1,7 @@
 """A small training run for `test_resume.py` and `benchmarks/kill_and_resume.py` to kill and start again.
 
-Usage: python kill_me.py FOLDER [EPOCHS]
+Run by `runpy.run_path` with FOLDER and EPOCHS.
 """
-
-import sys
 
 import torch
 from torch import nn
@@ -42,5 +40,5 @@ def main(folder: str, epochs: int) -> None:
     )
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 6)
+if "FOLDER" in globals():
+    main(globals()["FOLDER"], globals()["EPOCHS"])
