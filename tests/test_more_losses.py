@@ -197,6 +197,15 @@ def test_sr_step_by_hand() -> None:
     in_step(method, loss)
 
 
+@pytest.mark.parametrize("epochs", [12, 120, 500])
+def test_sr_penalises_as_much_in_the_end_whatever_the_length(epochs: int) -> None:
+    method = build(SR)
+    method.begin_epoch(0, epochs)
+    assert method.current_weight == pytest.approx(1.2)
+    method.begin_epoch(epochs // 2, epochs)
+    assert method.current_weight == pytest.approx(1.2 * 1.03**60)  # as in the middle of the authors' 120 epochs
+
+
 def test_sparsity_at_its_ends() -> None:
     assert float(sparsity(1e3 * F.one_hot(Y, CLASSES).double(), 0.5)) == pytest.approx(1, abs=1e-3)
     assert float(sparsity(torch.zeros(4, CLASSES).double(), 0.5)) == pytest.approx(CLASSES**0.5)

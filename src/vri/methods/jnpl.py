@@ -56,6 +56,7 @@ class JNPL(Configured):
 
     name = "jnpl"
     paper = "Kim, Yun, Shon, Kim, Joint Negative and Positive Learning for Noisy Labels (CVPR 2021)"
+    rate_scale = 10.0  # for ten classes
 
     weight: float = option(0.01, "0 or more")
     order: int = option(3, "a whole number from 0 to 9", lambda m: 0 <= m.order <= 9)
