@@ -43,7 +43,7 @@ class Run:
     """One run of a grid."""
 
     settings: Settings  # everything that it depends on
-    curves: bool = False  # whether the result contains all epochs or only the last one
+    curves: bool = False  # whether the result contains all evaluated epochs or only the last one
     examine: str | None = None  # what else to examine at the end of the training: a name in `examine.EXAMINATIONS`
 
     @cached_property
@@ -169,7 +169,9 @@ def _train(run: Run, out: Path) -> Record:
         record = train_run(settings, out, resume=True, progress=False, examine=look, on_remark=say_nothing)
     except DivergenceError as error:  # a result too: it would diverge each time
         return row | dict.fromkeys(_KEPT) | {"failed": str(error).partition(". ")[0], "epochs": {}}
-    epochs = record["epochs"] if run.curves else record["epochs"][-1:]
+    epochs = record["epochs"][-1:]
+    if run.curves:  # where most epochs are not evaluated, those that are tell enough
+        epochs = [each for each in record["epochs"] if each.get("test_accuracy") is not None] or record["epochs"]
     row |= {key: record[key] for key in _KEPT} | {"epochs": as_columns(epochs)}
     return row | ({} if run.examine is None else {"examined": record["examined"]})
 

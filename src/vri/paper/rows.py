@@ -30,7 +30,7 @@ SMALL = {"digits": DIGITS, "Fashion-MNIST": FASHION}
 
 # medium scale: as long as it takes to memorise wrong labels, and a short schedule that never does
 FASHION_40: Values = {**FASHION, "limit": 20_000, "validation": 5000, "epochs": 40}
-DIGITS_500: Values = {**DIGITS, "validation": 200, "epochs": 500, "evaluate_every": 10}
+DIGITS_500: Values = {**DIGITS, "validation": 200, "epochs": 500, "evaluate_every": 50}
 LONG = {"Fashion-MNIST": FASHION_40, "digits": DIGITS_500}
 LONG_SIZED = {name: {**settings, "selection_size": settings["clean"]} for name, settings in LONG.items()}
 LONG_WORDS = (
