@@ -13,6 +13,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from vri import bench
 from vri.backbones import mlp
 from vri.bench import MEASURES, accuracy, format_table, memory, run_benchmark, small, timing
 from vri.bench.report import Bar, Measurement, Report
@@ -24,6 +25,7 @@ from vri.bench.timing import (
     one_thread,
     take_turns,
 )
+from vri.cli import main
 from vri.core.bilevel import HYPERGRADIENTS
 from vri.core.checks import Batch
 from vri.methods import VRI, CrossEntropy
@@ -111,6 +113,35 @@ def test_unknown_part_is_named_with_those_that_exist() -> None:
         match=r"^only=speed is no part of the benchmark: expected accuracy, time, memory, overhead, small, data$",
     ):
         run_benchmark(only=["speed"])
+
+
+def test_ctrl_c_keeps_the_parts_that_are_done(tmp_path: Path) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    done = Measurement("a heading", "a name", [1.0, 2.0, 3.0])
+    measures: Any = {"first": lambda *_: ([done], {}), "second": interrupted, "third": interrupted}
+    report = run_benchmark(out=tmp_path / "bench.json", measures=measures)
+    assert report.rows == [done]
+    assert report.settings["stopped during"] == "second"
+    assert [row["name"] for row in json.loads((tmp_path / "bench.json").read_text())["rows"]] == ["a name"]
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(measures={"second": interrupted})
+
+
+def test_the_command_shows_what_was_measured_and_that_it_was_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    parts = {"accuracy": lambda *_: ([Measurement("a heading", "a name", [1.0])], {}), "time": interrupted}
+    monkeypatch.setattr(bench, "MEASURES", parts)
+    assert main(["bench"]) == 130
+    out, err = capsys.readouterr()
+    assert "a name" in out
+    assert "stopped during: time" in out
+    assert err.endswith("\nstopped\n")
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from vri.methods.bootstrapping import hard_bootstrapping, soft_bootstrapping
 from vri.methods.elr import early_learning_penalty
 from vri.methods.gce import generalised_cross_entropy
-from vri.methods.glc import corrected_cross_entropy, corruption_matrix
 from vri.methods.jocor import joint_loss
 from vri.methods.label_smoothing import smoothed_cross_entropy
 from vri.methods.mixup import mix
 from vri.methods.sce import reverse_cross_entropy, symmetric_cross_entropy
+from vri.methods.transition import corrected_cross_entropy, corruption_matrix
 
 COUNT, CLASSES = 7, 4
 

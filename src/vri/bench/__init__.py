@@ -17,10 +17,11 @@ from vri.bench.report import Measurement, Report, describe_machine, format_table
 from vri.bench.small import measure_small
 from vri.bench.timing import Sizes, measure_overhead, measure_time
 
-__all__ = ["MEASURES", "Report", "format_table", "run_benchmark"]
+__all__ = ["MEASURES", "STOPPED", "Report", "format_table", "run_benchmark"]
 
 Measure = Callable[[Sizes, str], tuple[list[Measurement], dict[str, Any]]]
 
+STOPPED = "stopped during"
 FULL = Sizes()
 QUICK = Sizes(rounds=3, periods=1, extra_rounds=0, memory_runs=1, memory_steps=2, overhead_steps=50, embeddings=500)
 MEASURES: dict[str, Measure] = {
@@ -44,6 +45,9 @@ def run_benchmark(
 ) -> Report:
     """Take all `measures`, or those named in `only`; write the report to `out` as JSON.
 
+    Interrupted, it returns what has been measured, and `settings` name the part that was not; at first there is
+    nothing to return.
+
     `quick` keeps the sizes of the networks and batches but takes few samples, so its ratios are rough.
     """
     unknown = sorted(set(only or ()) - set(measures))
@@ -57,7 +61,13 @@ def run_benchmark(
             continue
         if progress:
             print(f"vri bench: {name} ...", file=sys.stderr, flush=True)
-        rows, raw = measure(sizes, device)
+        try:
+            rows, raw = measure(sizes, device)
+        except KeyboardInterrupt:
+            if not report.rows:
+                raise
+            report.settings[STOPPED] = name
+            break
         report.rows += rows
         report.raw[name] = raw
     report.seconds = time.perf_counter() - start

@@ -40,7 +40,8 @@ def _run(options: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         again = "the same command" + (" with --resume" if hasattr(options, "resume") and not options.resume else "")
-        print(f"\nstopped; {again} continues where it left off", file=sys.stderr)
+        resumes = getattr(options, "resumes", False)
+        print("\nstopped" + (f"; {again} continues where it left off" if resumes else ""), file=sys.stderr)
         return 130
 
 

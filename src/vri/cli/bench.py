@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri.bench import MEASURES, format_table, run_benchmark
+    from vri.bench import MEASURES, STOPPED, format_table, run_benchmark
 
     measures = MEASURES
     if options.methods:
@@ -38,4 +38,6 @@ def _run(options: argparse.Namespace) -> int:
         quick=options.quick, out=options.out, only=options.only, device=options.device, measures=measures
     )
     print(format_table(report))
+    if STOPPED in report.settings:
+        raise KeyboardInterrupt
     return 0

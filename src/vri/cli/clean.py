@@ -96,7 +96,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--fresh", action="store_true", help="remove an earlier run in DIR and start again")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--verbose", action="store_true", help="also print how long each part took")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, resumes=True)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
     getting = actions.add_parser("get", help="fetch a data set; an interrupted download resumes")
     getting.add_argument("name", help="as in `vri data list`")
     getting.add_argument("--root", type=Path, help="folder to put it in (default: $VRI_DATA or ~/.cache/vri)")
-    getting.set_defaults(run=_get)
+    getting.set_defaults(run=_get, resumes=True)
 
     checking = actions.add_parser("check", help="check a data set file by file; exit code 1 if one is not ok")
     checking.add_argument("name", help="as in `vri data list`")

@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--epochs", type=int, help="number of epochs (default: depends on the data set)")
     parser.add_argument("--root", type=Path, help="folder with the data set's files, if they aren't found")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for table and picture (default: demo)")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, resumes=True)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--submit-option", action="append", default=[], metavar="KEY=VALUE", help="of submitit: slurm_partition=gpu, …"
     )
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, resumes=True)
 
 
 def _run(options: argparse.Namespace) -> int:

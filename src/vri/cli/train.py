@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--sync-batchnorm", action="store_true", help="under torchrun: BatchNorm over all workers")
     parser.add_argument("--list", action="store_true", help="list the configurations that come with vri")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, resumes=True)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -55,6 +55,7 @@ class CleanGradient:
 
     loss: Tensor  # L_meta(θ̂)
     logits: Tensor  # (m, c), of the trusted samples
+    features: Tensor  # (m, d)
     gradient: Parameters  # g = ∇_θ̂ L_meta(θ̂)
 
 
@@ -103,10 +104,10 @@ def clean_gradient(
     theta = dict(ahead.theta)
     # detach layers that don't look ahead too, or their gradient would also run through θ̂
     theta |= {n: classifier.parameters[n].detach().requires_grad_() for n in names if n not in theta}
-    logits = classifier.at(theta, inputs, seed).logits
+    logits, features = classifier.at(theta, inputs, seed)
     loss = objective.meta_loss(logits, labels, smoothing)
     found = share.current().gradients(loss, [theta[n] for n in names], retain_graph=ahead.differentiable)
-    return CleanGradient(loss, logits.detach(), dict(zip(names, found, strict=True)))
+    return CleanGradient(loss, logits.detach(), features.detach(), dict(zip(names, found, strict=True)))
 
 
 def jvp(

@@ -12,9 +12,9 @@ from vri.core.checks import Batch
 from vri.core.model import Classifier, set_rate
 from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Metrics, accuracy, read_metrics
-from vri.methods.glc import corrected_cross_entropy
 from vri.methods.losses import one_hot
 from vri.methods.options import Configured, option
+from vri.methods.transition import corrected_cross_entropy, matrix_of_batch
 
 
 class FasTEN(Configured):
@@ -121,10 +121,7 @@ class FasTEN(Configured):
     def _estimate(self, features: Tensor, labels: Tensor) -> Tensor:
         """T, of the clean samples at hand."""
         p = F.softmax(self.noisy_head(features), dim=1)
-        members = one_hot(labels, p)  # (m, c)
-        sums = self.classifier.batch_mean((members.T @ p / len(p)).unsqueeze(0))
-        counts = self.classifier.batch_mean(members).unsqueeze(1)
-        self.matrix = torch.where(counts > 0, sums / counts.clamp_min(1e-12), self.matrix)
+        self.matrix = matrix_of_batch(self.classifier, p, labels, self.matrix)
         return self.matrix
 
 

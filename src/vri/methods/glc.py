@@ -12,25 +12,9 @@ from vri.core.checks import Batch, check_meta_labels
 from vri.core.model import evaluating
 from vri.methods.base import Cost, Metrics, Rates, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
-from vri.methods.losses import one_hot
 from vri.methods.options import option
 from vri.methods.restart import go_back, starting_point
-
-
-def corruption_matrix(probabilities: Tensor, clean_labels: Tensor) -> Tensor:
-    """Ĉ (c, c): row i is the mean of p̂(noisy label | x) over the trusted samples of class i.
-
-    A soft label counts in every class in proportion.
-    """
-    members = one_hot(clean_labels, probabilities).to(probabilities.dtype)  # (n, c)
-    return members.T @ probabilities / members.sum(0).unsqueeze(1)
-
-
-def corrected_cross_entropy(logits: Tensor, noisy_labels: Tensor, matrix: Tensor) -> Tensor:
-    """Mean of −log Σ_i p_i·C_iy: cross-entropy of the noisy labels that the matrix predicts."""
-    noisy = F.softmax(logits, dim=1) @ matrix  # (n, c)
-    log_noisy = noisy.clamp_min(torch.finfo(noisy.dtype).tiny).log()
-    return -(one_hot(noisy_labels, logits) * log_noisy).sum(1).mean()
+from vri.methods.transition import corrected_cross_entropy, corruption_matrix
 
 
 class GLC(CrossEntropy):

@@ -118,7 +118,7 @@ class VRI(MetaMethod):
             if literal:
                 ahead = self.look_ahead(forward, lambda z, f: self.elbo(z, f, y, epsilon))
             else:
-                ahead = self.look_ahead(forward, lambda z, f: objective.empirical_loss(v, z, y, self.squash))
+                ahead = self.look_ahead(forward, lambda z, f: objective.empirical_loss(v, self.seen(z), y, self.squash))
             # g = ∇L_meta(θ̂) on the trusted samples, Eq. (eq:obj2).
             clean = self.clean_gradient(ahead, *trusted)
             # φ and ω on L_meta(θ̂) + αλKL, Eq. (eq:phi_update) and (eq:omega_update).
@@ -131,12 +131,18 @@ class VRI(MetaMethod):
             q = self.meta_network(f, y, z_now)
             v = objective.reparameterize(q, self.draw(len(y)))
         found |= self.spread(q)
-        return self.update(forward, y, lambda z: objective.empirical_loss(v, z, y, self.squash), ahead, clean, found)
+        return self.update(
+            forward, y, lambda z: objective.empirical_loss(v, self.seen(z), y, self.squash), ahead, clean, found
+        )
+
+    def seen(self, z: Tensor) -> Tensor:
+        """The logits that the vector rectifies: the classifier's own."""
+        return z
 
     def elbo(self, z: Tensor, f: Tensor, y: Tensor, epsilon: Tensor) -> Tensor:
         """ℓ(z, f) with λ·KL inside, Eq. (eq:obj1), as in the paper's text."""
         q, p = self.meta_network(f, y, z), self.prior_network(f)
-        return objective.elbo_loss(q, p, epsilon, z, y, self.kl_weight or 0.0, self.squash)
+        return objective.elbo_loss(q, p, epsilon, self.seen(z), y, self.kl_weight or 0.0, self.squash)
 
     def draw(self, count: int) -> Tensor:
         """ε (k, n, c)."""
@@ -169,7 +175,7 @@ class VRI(MetaMethod):
         posterior = self.posterior(features, labels, logits)
         noise = self.classifier.normal(samples or self.samples, len(labels), self.generator)
         vectors = objective.reparameterize(posterior, noise)
-        return objective.rectify(vectors, logits, self.squash)
+        return objective.rectify(vectors, self.seen(logits), self.squash)
 
     def settings(self) -> dict[str, Any]:
         """What a step depends on besides the state; the shapes of the networks are in the state itself."""

@@ -168,6 +168,8 @@ STRONGEST: dict[str, tuple[str, dict[str, Any]]] = {
     "VRI": ("vri", {}),
     "VRI with selected samples": ("vri", {"join_selected": True}),
     "VRI with selected samples and beliefs": ("vri", {"join_selected": True, "options": {"beliefs": True}}),
+    "VRI with a transition matrix": ("vri-transition", {}),
+    "VRI with a transition matrix and selected samples": ("vri-transition", {"join_selected": True}),
     "fine-tuned": ("fine-tuned", {}),
     "MW-Net": ("mw-net", {}),
     "GLC": ("glc", {}),
@@ -215,7 +217,17 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "VRI in DivideMix": ("vri-dividemix", {}),
 }
 _ALSO_ON_PHOTOS = ("CORES*", "PES")
-FEW = ("cross-entropy", "label smoothing", "VRI", "VRI with selected samples", "MW-Net", "GLC", "VRI (+)", "ELR")
+FEW = (
+    "cross-entropy",
+    "label smoothing",
+    "VRI",
+    "VRI with selected samples",
+    "VRI with a transition matrix",
+    "MW-Net",
+    "GLC",
+    "VRI (+)",
+    "ELR",
+)
 
 
 def strongest(table: str) -> MakeRows:
