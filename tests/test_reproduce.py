@@ -211,6 +211,8 @@ def test_the_overview_has_every_table_and_says_where_vri_stands(tmp_path: Path) 
     assert "| method | a | b |\n" in text
     assert "| VRI | 70.0 (short) | – |\n" in text
     assert "| GCE | 60.0 (short) | **60.0** (short) |\n" in text
+    assert "| SCE |" not in text  # it has run in one column alone
+    assert "a, no other column: SCE **80.0** (short).\n" in text
     assert "first in 0 of 1 columns and not significantly behind the first in 0 more" in text
     assert "-10.0 points on average" in text
     assert "| tab:x | VRI wins. | Does not hold." in text

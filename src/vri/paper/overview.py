@@ -1,7 +1,7 @@
 """One page about all results at a scale: the main table, and what becomes of the paper's claims."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vri.paper.experiments import Results
@@ -12,7 +12,10 @@ NAME = "overview"
 
 
 def overview(every: Sequence[Results]) -> str:
-    """The block: columns of all tables in which methods choose their settings, best values bold, then the claims."""
+    """The block: columns of all tables in which methods choose their settings, best values bold, then the claims.
+
+    With several columns, rivals that have run in one of them alone are listed below the table.
+    """
     compared = [results for results in every if any(column.choices for column in results.grid.columns)]
     columns = [(r, c.label) for r in compared for c in r.grid.columns if any(r.scores(row, c.label) for row in r.rows)]
     rows = list(dict.fromkeys(row for results, _ in columns for row in results.rows))
@@ -23,11 +26,11 @@ def overview(every: Sequence[Results]) -> str:
         if row in results.rows and results.scores(row, column)
     }
     first = {i: max((m for (_, j), m in means.items() if j == i), default=0.0) for i in range(len(columns))}
-    table = [
-        [row, *(_cell(*columns[i], row, means.get((row, i)) == first[i]) for i in range(len(columns)))]
-        for row in rows
-        if any((row, i) in means for i in range(len(columns)))
-    ]
+    ran = {row: [i for i in range(len(columns)) if (row, i) in means] for row in rows}
+    ran = {row: where for row, where in ran.items() if where}
+    alone = [row for row, where in ran.items() if len(where) < min(2, len(columns)) and not row.startswith("VRI")]
+    cells = {row: [_cell(*c, row, means.get((row, i)) == first[i]) for i, c in enumerate(columns)] for row in ran}
+    table = [[row, *cells[row]] for row in ran if row not in alone]
     claims = [
         [results.experiment.name, results.experiment.claim, results.experiment.verdict(results)]
         for results in every
@@ -38,6 +41,11 @@ def overview(every: Sequence[Results]) -> str:
         "epochs that the row chose on validation samples; the best of each column in bold, – where nothing has "
         "run yet.",
         markdown_table(["method", *(column for _, column in columns)], table),
+        *(
+            f"{column}, no other column: {', '.join(f'{row} {cells[row][i]}' for row in below)}."
+            for i, (_, column) in enumerate(columns)
+            if (below := _sorted(alone, i, means))
+        ),
         _standing(columns),
         "### The paper's claims at this scale",
         markdown_table(["", "claim", "here"], claims),
@@ -58,6 +66,11 @@ def _cell(results: Results, column: str, row: str, best: bool) -> str:
     mark = "" if results.decided(row, column) else "?"
     text = f"**{spread(values)}**" if best else spread(values)
     return f"{text} ({length}{mark})" if length else text
+
+
+def _sorted(rows: Sequence[str], column: int, means: Mapping[tuple[str, int], float]) -> list[str]:
+    """Those with a value in the column, the best first."""
+    return sorted((row for row in rows if (row, column) in means), key=lambda row: -means[row, column])
 
 
 def _standing(columns: Sequence[tuple[Results, str]]) -> str:
