@@ -174,6 +174,7 @@ STRONGEST: dict[str, tuple[str, dict[str, Any]]] = {
     "MW-Net": ("mw-net", {}),
     "GLC": ("glc", {}),
     "VRI (+)": ("vri", {**_NOTHING, "selection": "balanced"}),
+    "VRI (+) with a transition matrix": ("vri-transition", {**_NOTHING, "selection": "balanced"}),
     "ELR": ("elr", _NOTHING),
     "MC": ("mc", {}),
     "MSLC": ("mslc", {}),
