@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import Classifier, set_rate
-from vri.core.randomness import draw_seed, seeded
+from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy, read_metrics
 from vri.methods.losses import one_hot
 from vri.methods.options import Configured, option
-from vri.methods.transition import corrected_cross_entropy, matrix_of_batch
+from vri.methods.transition import corrected_cross_entropy, matrix_of_batch, second_head
 
 
 class FasTEN(Configured):
@@ -51,9 +51,7 @@ class FasTEN(Configured):
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         first = self.classifier
-        with seeded(draw_seed(self.generator), torch.device("cpu")):
-            head = nn.Linear(first.feature_dim, num_classes)
-        self.noisy_head = head.to(first.device, first.dtype)
+        self.noisy_head = second_head(first, self.generator)
         self.noisy_optimizer = _alike(optimizer, self.noisy_head)
         self._noisy = Classifier(self.noisy_head, num_classes, self.noisy_optimizer)
         self.matrix = torch.eye(num_classes, device=first.device, dtype=first.dtype)  # T

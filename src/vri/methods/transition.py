@@ -1,11 +1,19 @@
 """For methods that learn how labels were corrupted: the matrix T_ij = p(noisy label j | true class i)."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core.model import Classifier
+from vri.core.randomness import draw_seed, seeded
 from vri.methods.losses import one_hot
+
+
+def second_head(classifier: Classifier, generator: torch.Generator) -> nn.Linear:
+    """A linear layer on the classifier's features, to learn the noisy labels with."""
+    with seeded(draw_seed(generator), torch.device("cpu")):
+        head = nn.Linear(classifier.feature_dim, classifier.num_classes)
+    return head.to(classifier.device, classifier.dtype)
 
 
 def corruption_matrix(probabilities: Tensor, clean_labels: Tensor) -> Tensor:

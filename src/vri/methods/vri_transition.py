@@ -10,10 +10,9 @@ from torch.nn import functional as F
 from vri.core import objective
 from vri.core.bilevel import CleanGradient, LookAhead
 from vri.core.model import Classifier, Forward
-from vri.core.randomness import draw_seed, seeded
 from vri.methods.base import Metrics, Rates
 from vri.methods.options import option
-from vri.methods.transition import matrix_of_batch, noisy_logits
+from vri.methods.transition import matrix_of_batch, noisy_logits, second_head
 from vri.methods.vri import VRI
 
 
@@ -48,9 +47,7 @@ class VRITransition(VRI):
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
         first = self.classifier
-        with seeded(draw_seed(self.generator), torch.device("cpu")):
-            head = nn.Linear(first.feature_dim, num_classes)
-        self.noisy_head = head.to(first.device, first.dtype)
+        self.noisy_head = second_head(first, self.generator)
         self.head_optimizer = torch.optim.Adam(self.noisy_head.parameters(), lr=self.head_lr, fused=True)
         self._noisy = Classifier(self.noisy_head, num_classes, self.head_optimizer)
         self.matrix = torch.eye(num_classes, device=first.device, dtype=first.dtype)  # T
