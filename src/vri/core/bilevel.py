@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vri.core import objective, share
 from vri.core.model import Classifier, Forward, Parameters
-from vri.core.tangents import Replay
+from vri.core.tangents import Replay, unpack_dual
 
 # Length of the step, relative to the norm of the parameters it moves. The kinks of ReLU make the error grow with the
 # step; rounding makes it grow as the step shrinks. The values are a compromise between ResNet-32 and smooth networks.
@@ -122,7 +122,7 @@ def jvp(
             duals = {n: forward_ad.make_dual(p, tangent[n]) for n, p in theta.items()}
             with Replay(forward.kept):
                 outputs = classifier.at(duals, forward.inputs, forward.seed)
-            moved = [forward_ad.unpack_dual(o).tangent for o in outputs]
+            moved = [unpack_dual(o)[1] for o in outputs]
     except NotImplementedError as error:
         raise ForwardADMissing(_operator(error)) from error
     return _through_meta_networks(ahead, moved, meta_parameters, penalty)
