@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.methods import elr_plus
+from vri.methods.averaged import Averaged
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.elr import ELR
-from vri.methods.elr_plus import Averaged, ELRPlus
+from vri.methods.elr_plus import ELRPlus
 
 CLASSES, SIZE = 3, 8
 X = torch.randn(SIZE, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -1,53 +1,21 @@
 """ELR+: early-learning regularisation between two networks, with averaged weights and mixup."""
 
-import copy
 import math
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.core.model import logits_of
+from vri.methods.averaged import Averaged
 from vri.methods.base import Metrics, accuracy
 from vri.methods.elr import early_learning_penalty
 from vri.methods.losses import one_hot
 from vri.methods.mixup import draw_mixture, mix
 from vri.methods.options import option
 from vri.methods.two_networks import TwoNetworks
-
-
-class Averaged(nn.Module):
-    """The running average of a network's weights, which predicts like the network.
-
-    It starts from the network's current weights, is always in evaluation mode, and nothing in it is trained.
-    BatchNorm's statistics are averaged too; tensors that aren't floating point are copied.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.network = copy.deepcopy(model).requires_grad_(False)
-        super().train(False)
-
-    @torch.no_grad()
-    def update(self, model: nn.Module, decay: float) -> None:
-        """a ← γ·a + (1 − γ)·θ with γ = `decay`; 0 is a copy."""
-        for average, value in zip(self.network.state_dict().values(), model.state_dict().values(), strict=True):
-            if average.is_floating_point():
-                average.lerp_(value, 1 - decay)
-            else:
-                average.copy_(value)
-
-    def train(self, mode: bool = True) -> "Averaged":
-        """Stays in evaluation mode."""
-        return self
-
-    def forward(self, *inputs: object, **named: object) -> object:
-        """What the network returns."""
-        return self.network(*inputs, **named)
 
 
 class ELRPlus(TwoNetworks):
@@ -107,7 +75,7 @@ class ELRPlus(TwoNetworks):
         shares = [max(share, 1 - share) for share, _ in draws]
         orders = [order for _, order in draws]
         averages = self.average, self.second_average
-        teachers = [self._said(average, inputs) for average in reversed(averages)]
+        teachers = [average.beliefs(inputs, self.classifier.dtype) for average in reversed(averages)]
         forwards = self.forwards(*(mix(inputs, order, share) for order, share in zip(orders, shares, strict=True)))
         losses = []
         for memory, teacher, order, share in zip(self.targets, teachers, orders, shares, strict=True):
@@ -122,8 +90,3 @@ class ELRPlus(TwoNetworks):
 
     def _loss(self, labels: Tensor, targets: Tensor, logits: Tensor) -> Tensor:
         return objective.cross_entropy(logits, labels) + self.weight * early_learning_penalty(logits, targets)
-
-    def _said(self, average: Averaged, inputs: Any) -> Tensor:
-        """Probabilities (n, c) of an average."""
-        with torch.no_grad():
-            return F.softmax(logits_of(average, inputs).to(self.classifier.dtype), dim=1)
