@@ -1,6 +1,7 @@
 """The backbone `fast` on one core: seconds an epoch, what a step of VRI costs on it, its accuracy on CIFAR-10.
 
     python benchmarks/fast_backbone.py speed                   # a few minutes, no data needed
+    python benchmarks/fast_backbone.py memory                  # two minutes: what keeping freed memory saves
     python benchmarks/fast_backbone.py accuracy --seeds 0 1 2  # 11 minutes a seed; needs CIFAR-10
     python benchmarks/fast_backbone.py noise                   # 40 % flipped labels, a quarter of an hour
 
@@ -15,6 +16,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from vri.backbones import fast
 from vri.methods import METHODS, Method
 from vri.paper.settings import resolve
 from vri.paper.training_run import train_run
+from vri.training.allocator import keep_freed_memory
 from vri.training.optimizers import orthogonal
 
 TABLE = Path(__file__).parent / "results" / "fast_backbone.csv"
@@ -101,6 +105,28 @@ def steps(rounds: int = 6) -> Iterable[tuple[Any, ...]]:
             yield "step", f"{name}, {precision}", ratio, "x cross-entropy", "batch 100"
 
 
+def fresh(count: int, keep: bool) -> float:
+    """Seconds of a step of cross-entropy; in a process of its own."""
+    torch.set_num_threads(1)
+    if keep and not keep_freed_memory():
+        raise RuntimeError("freed memory can't be kept here: glibc is needed, without MALLOC_ variables")
+    one, images = method("cross-entropy", "fp32"), batch(count, 0)
+    seconds(one, images, steps=2)
+    return seconds(one, images, steps=max(2, 1500 // count)) / max(2, 1500 // count)
+
+
+def freed(rounds: int = 3) -> Iterable[tuple[Any, ...]]:
+    """How much longer a step takes if freed memory goes back to the system; both take turns, each in a new process."""
+    for count in (100, 250, 1000):
+        found = []
+        for _ in range(rounds):
+            with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+                back, kept = (pool.submit(fresh, count, keep).result() for keep in (False, True))
+            found.append(back / kept)
+        note = f"fp32, {min(found):.2f} to {max(found):.2f} in {rounds} rounds"
+        yield "memory", f"given back, batches of {count}", statistics.median(found), "x kept", note
+
+
 def trained(part: str, what: str, seed: int, changes: dict[str, Any]) -> tuple[Any, ...]:
     assignments = [f"{name}={value}" for name, value in changes.items()]
     settings = resolve(None, {"backbone": "fast", "seed": seed}, [*assignments, "threads=1", "tensorboard=false"])
@@ -127,7 +153,7 @@ def write(rows: Iterable[tuple[Any, ...]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("speed", "accuracy", "noise"))
+    parser.add_argument("part", choices=("speed", "memory", "accuracy", "noise"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -136,6 +162,8 @@ def main() -> None:
         write([("machine", machine, torch.get_num_threads(), "thread", "")])
         write(epochs())
         write(steps())
+    if options.part == "memory":
+        write(freed())
     for seed in options.seeds:
         if options.part == "accuracy":
             write([trained("accuracy", "CIFAR-10, right labels", seed, {"clean": 0, **SMOOTHED})])

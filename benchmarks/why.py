@@ -44,7 +44,13 @@ DRAWS: dict[str, Row] = {
     "free variance": {"bound": "none"},
     "λ = 0.1": {"kl_weight": 0.1},
 }
-FORMS = {"VRI": "vri", "the matrix alone": "vri-transition", "VRI with the matrix": "vri-transition"}
+FORMS = {
+    "VRI": "vri",
+    "the matrix alone": "vri-transition",
+    "VRI with the matrix": "vri-transition",
+    "the teacher alone": "vri-teacher",
+    "VRI with the teacher": "vri-teacher",
+}
 TRUSTED = (
     "random",
     "smallest losses, right labels",
@@ -116,13 +122,14 @@ def measure(run: Row) -> Row:
     options = {k: v for k, v in run.items() if k not in known}
     if run.get("method") == "mc":
         options.pop("kl_weight", None)
-    if run.get("form") == "the matrix alone":
+    alone = str(run.get("form")).endswith("alone")
+    if alone:
         options["initial_mean"] = 50.0  # a vector of ones, which stays
     rate = run.get("rate", EVERY[run["noise"]])
     vectors = run["part"] == "vectors"
     data = Data(run["noise"], rate, run["seed"], run.get("trusted", 1000), open_set=1000 if vectors else 0)
     method = build(run.get("method", "vri"), run["seed"], **options)
-    if run.get("form") == "the matrix alone":
+    if alone:
         method.learn = lambda gradient: None  # type: ignore[method-assign]
     trusted: tuple[Tensor, ...] | None = data.trusted
     selection = None

@@ -251,6 +251,10 @@ def test_the_recipe_gives_defaults_and_no_more() -> None:
     assert (chosen.lr, chosen.epochs) == (0.1, 7)
     assert resolve(given={"backbone": "resnet32"}) == Settings(backbone="resnet32")
     assert chosen.options == {"lookahead": "head", "initial_mean": 1.0, "clean_weight": 1.0}
+    variants = [name for name, kind in METHODS.items() if issubclass(kind, VRI) and name != "vri-literal"]
+    assert {"mc", "vri-transition", "vri-teacher"} <= set(variants)
+    for name in variants:  # whether or not they have a step of their own
+        assert resolve(None, {"backbone": "fast", "method": name}).options == chosen.options
     own = resolve(given={"backbone": "fast"}, assignments=["options.clean_weight=4.0"]).options
     assert own == {**chosen.options, "clean_weight": 4.0}
     for method in ("mw-net", "vri-literal"):  # VRI's own options are not for others, nor for the paper to the letter

@@ -131,7 +131,7 @@ def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with those that suit their backbone, where they say nothing themselves."""
     recipe = RECIPES.get(values.get("backbone"), {})
     method = METHODS.get(str(values.get("method", "vri")))
-    if method is not None and method.step in (MetaMethod.step, VRI.step):
+    if method is not None and (issubclass(method, VRI) or method.step is MetaMethod.step):
         recipe = {**recipe, **META_RECIPES.get(values.get("backbone"), {})}
         if method is not LiteralVRI and issubclass(method, VRI):
             own = OWN_OPTIONS.get(values.get("backbone"), {})

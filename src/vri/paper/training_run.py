@@ -32,6 +32,7 @@ from vri.paper.runs import NOT_HASHED, Record
 from vri.paper.settings import TWO_PHASES, Settings, SettingsError
 from vri.training import batchnorm
 from vri.training import distributed as parallel
+from vri.training.allocator import keep_freed_memory
 from vri.training.evaluation import predict_all
 from vri.training.loop import History, train
 from vri.training.optimizers import orthogonal
@@ -80,6 +81,8 @@ def train_run(
     device = parallel.local_device(_device(settings.device))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    if device.type == "cpu":
+        keep_freed_memory()
     bf16 = in_bfloat16(settings, device, earlier)
     if bf16 and (remark := prepare_bfloat16(device)) is not None and parallel.first():
         (on_remark or partial(print, file=sys.stderr))(remark)
