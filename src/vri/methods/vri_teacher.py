@@ -1,14 +1,13 @@
 """VRI with a teacher: rectify the logits against labels that an averaged network has corrected."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vri.core.bilevel import CleanGradient, LookAhead
 from vri.core.checks import Batch
-from vri.core.model import Forward
+from vri.core.objective import Gaussian
 from vri.methods.averaged import Averaged
 from vri.methods.base import Metrics, Rates
 from vri.methods.losses import one_hot
@@ -91,17 +90,9 @@ class VRITeacher(VRI):
         joint = beliefs * (one_hot(labels, beliefs) @ self.matrix.T)
         return joint / joint.sum(1, keepdim=True)
 
-    def update(
-        self,
-        forward: Forward,
-        labels: Tensor,
-        loss: Callable[[Tensor], Tensor],
-        ahead: LookAhead | None,
-        clean: CleanGradient | None,
-        found: Mapping[str, Tensor],
-    ) -> Metrics:
-        """VRI's real update; also reports the estimated share of right labels."""
-        return super().update(forward, labels, loss, ahead, clean, {**found, "labels_right": self.joint.trace()})
+    def spread(self, posterior: Gaussian) -> Mapping[str, Tensor]:
+        """VRI's, and the estimated share of right labels."""
+        return {**super().spread(posterior), "labels_right": self.joint.trace()}
 
     def _follow(self) -> None:
         self.average.update(self.model, min(self.decay, (1 + self.followed) / (10 + self.followed)))
