@@ -131,11 +131,13 @@ def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with those that suit their backbone, where they say nothing themselves."""
     recipe = RECIPES.get(values.get("backbone"), {})
     method = METHODS.get(str(values.get("method", "vri")))
-    if method is not None and (issubclass(method, VRI) or method.step is MetaMethod.step):
+    if method is not None and issubclass(method, MetaMethod):
         recipe = {**recipe, **META_RECIPES.get(values.get("backbone"), {})}
+        options = recipe.get("options", {})
         if method is not LiteralVRI and issubclass(method, VRI):
-            own = OWN_OPTIONS.get(values.get("backbone"), {})
-            recipe = {**recipe, "options": {**recipe.get("options", {}), **own}}
+            options = {**options, **OWN_OPTIONS.get(values.get("backbone"), {})}
+        known = method_options(method.name)
+        recipe["options"] = {name: value for name, value in options.items() if name in known}
     return {**recipe, **values, "options": {**recipe.get("options", {}), **values.get("options", {})}}
 
 
