@@ -95,10 +95,10 @@ def test_a_wrong_meta_gradient_is_found(name: str, monkeypatch: pytest.MonkeyPat
 def test_a_build_without_forward_mode_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing(*_: Any) -> Any:
+    def missing(*_: Any, **__: Any) -> Any:
         raise NotImplementedError("Trying to use forward AD with aten::broken that does not support it")
 
-    monkeypatch.setattr("torch.autograd.forward_ad.make_dual", missing)
+    monkeypatch.setattr("torch._make_dual", missing)
     assert main(["doctor"]) == 1
     text = capsys.readouterr().out
     assert "FAILED  forward-mode meta gradient on cpu: RuntimeWarning: forward-mode differentiation is not" in text

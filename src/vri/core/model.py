@@ -1,7 +1,7 @@
 """Any `nn.Module` seen as the classifier F_θ of the paper: logits and features, at θ or at other parameters."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from vri.core.randomness import seeded
 from vri.core.tangents import Kept, Record
 
 Parameters = dict[str, Tensor]
+_PLAIN: AbstractContextManager[None] = nullcontext()
 
 
 class Outputs(NamedTuple):
@@ -93,16 +94,25 @@ class Classifier:
         `keep` also keeps the outputs that make a tangent pass on the same batch cheaper.
         """
         record = Record()
-        with record if keep else nullcontext():
-            outputs = self._run(inputs, seed)
+        outputs = self._run(inputs, seed, within=record if keep else _PLAIN)
         return Forward(inputs, outputs, seed, record.kept)
 
-    def at(self, parameters: Mapping[str, Tensor], inputs: Any, seed: int, autocast: bool = True) -> Outputs:
-        """The same at other parameters (those not named stay as they are); buffers don't change."""
+    def at(
+        self,
+        parameters: Mapping[str, Tensor],
+        inputs: Any,
+        seed: int,
+        autocast: bool = True,
+        within: AbstractContextManager[Any] = _PLAIN,
+    ) -> Outputs:
+        """The same at other parameters (those not named stay as they are); buffers don't change.
+
+        The model's own forward, and nothing else, runs in the context `within`.
+        """
         for copy, (members, key) in zip(self._scratch.values(), self._buffers, strict=True):
             copy.copy_(members[key])
         with self._substituted({**parameters, **self._scratch}):
-            return self._run(inputs, seed, autocast)
+            return self._run(inputs, seed, autocast, within)
 
     def gradient(
         self, forward: Forward, loss_gradient: Sequence[Tensor | None], names: Sequence[str], keep: bool
@@ -131,7 +141,9 @@ class Classifier:
         """One step of the optimizer on `gradient`; the user's `.grad` stays as it was."""
         take_step(self.optimizer, self.parameters.values(), (gradient[name] for name in self.parameters))
 
-    def _run(self, inputs: Any, seed: int, autocast: bool = True) -> Outputs:
+    def _run(
+        self, inputs: Any, seed: int, autocast: bool = True, within: AbstractContextManager[Any] = _PLAIN
+    ) -> Outputs:
         seen: list[Tensor] = []
         hook = (
             self._head.register_forward_pre_hook(
@@ -146,7 +158,8 @@ class Classifier:
                 seeded(share.current().seed(seed), self.device),
                 torch.autocast(self.device.type, self.autocast, enabled=enabled)
                 if self.autocast is not None
-                else nullcontext(),
+                else _PLAIN,
+                within,
             ):
                 out = call(self.model, inputs)
         finally:
