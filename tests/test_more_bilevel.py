@@ -100,8 +100,13 @@ class Proxies:
         return CLEAN
 
 
-def test_fsr_step_by_hand() -> None:
-    method = build(FSR, lookahead_lr=0.5, memory=0.6, pseudo_weight=0.3, pseudo_memory=0.2)
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_fsr_step_by_hand(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    share, order = (0.7 if alpha else 1.0), torch.arange(COUNT).flip(0)
+    monkeypatch.setattr("vri.methods.fsr.draw_mixture", lambda *_: (1 - share if alpha else share, order))
+    mixed = share * X + (1 - share) * X[order]
+    targets = share * F.one_hot(Y, CLASSES) + (1 - share) * F.one_hot(Y[order], CLASSES).double()
+    method = build(FSR, lookahead_lr=0.5, memory=0.6, pseudo_weight=0.3, pseudo_memory=0.2, alpha=alpha)
     method.begin_training(COUNT, None)
     method.data, net = Proxies(), copy.deepcopy(method.model)
     optimizer = torch.optim.SGD(net.parameters(), lr=LR, weight_decay=1e-2)
@@ -111,17 +116,16 @@ def test_fsr_step_by_hand() -> None:
     for _ in range(2):
         epsilon = torch.full((COUNT,), 1 / COUNT, dtype=torch.float64, requires_grad=True)
         last = dict(net[4].named_parameters())
-        features = net[:4](X).detach()
-        losses = F.cross_entropy(functional_call(net[4], last, features), Y, reduction="none")
+        losses = F.cross_entropy(functional_call(net[4], last, net[:4](mixed).detach()), targets, reduction="none")
         step = torch.autograd.grad((epsilon * losses).sum(), list(last.values()), create_graph=True)
         ahead = {name: p - 0.5 * g for (name, p), g in zip(last.items(), step, strict=True)}
         proxy = F.cross_entropy(functional_call(net[4], ahead, net[:4](CLEAN_X)), CLEAN_Y)
         useful = (-torch.autograd.grad(proxy, epsilon)[0]).clamp(min=0)
-        after = F.cross_entropy(functional_call(net[4], ahead, features), Y, reduction="none")
+        after = F.cross_entropy(functional_call(net[4], ahead, net[:4](X)), Y, reduction="none")
         gains = 0.6 * gains + 0.4 * (losses - after).detach()
         scaled = held / (held.square().mean() + 1e-8).sqrt()
-        logits = net(X)
-        weighted = (useful * F.cross_entropy(logits, Y, reduction="none")).sum() / useful.sum()
+        logits = net(mixed)
+        weighted = (useful * F.cross_entropy(logits, targets, reduction="none")).sum() / useful.sum()
         held = 0.2 * scaled + 0.8 * logits.detach()
         optimizer.zero_grad()
         (weighted + 0.3 * F.cross_entropy(logits, scaled.softmax(1))).backward()
@@ -147,8 +151,28 @@ def test_fsr_takes_the_best_of_each_class() -> None:
     assert sorted(data.rows.tolist()) == [0, 3, 5, 7, 8, 10]
 
 
+@pytest.mark.slow
+def test_fsr_finds_proxies_with_right_labels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    true = torch.arange(CLASSES).repeat(200)
+    given = torch.where(torch.rand(len(true), generator=generator) < 0.4, (true + 1) % CLASSES, true)
+    points = 2 * F.one_hot(true, 4).double() + torch.randn(len(true), 4, generator=generator).double()
+    method, purity = build(FSR), []
+    honest = method.survey
+
+    def look(epoch: int) -> None:
+        honest(epoch)
+        assert method.gains.values is not None
+        best = method.gains.values.argsort(descending=True)[:100]
+        purity.append(float((true == given)[best].double().mean()))
+
+    method.survey = look  # type: ignore[method-assign]
+    train(method, (points, given), epochs=6, batch_size=20, progress=False)
+    assert purity[-1] > 0.75  # 0.6 of all labels are right; without mixing 0.6 of the proxies are
+
+
 def test_fsr_alone_is_cross_entropy() -> None:
-    ours, plain = build(FSR, weigh_share=1.0), build(CrossEntropy)
+    ours, plain = build(FSR, weigh_share=1.0, alpha=0.0), build(CrossEntropy)
     ours.begin_training(COUNT, None)
     ours.begin_epoch(0, 4)
     ours.survey(0)

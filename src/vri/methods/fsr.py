@@ -14,26 +14,31 @@ from vri.core.randomness import draw_seed
 from vri.methods.base import Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot, sample_losses
+from vri.methods.mixup import draw_mixture, mix
 from vri.methods.options import option
 
 
 class FSR(CrossEntropy):
     """Weigh samples by the gradient on proxies for clean ones, through the last layer.
 
-    Before each epoch, the proxies are the samples of each class that gained most. A sample's gain is the running
-    average of its meta margin, Lᵢ(θ) − Lᵢ(θ̂), where θ̂ = θ − α∇L is a plain step of the last layer on the batch; in
-    the first epoch proxies are drawn at random. From `weigh_share` of the training on, weights are
-    max(−∂L_proxy(θ̂)/∂εᵢ, 0), divided by their mean, with θ̂ = θ − α∇Σ εᵢ·Lᵢ at εᵢ = 1/n; before, all are 1. As only
-    the last layer looks ahead, the features of the batch serve the look-ahead, the margin and the meta gradient, which
-    is exact in closed form: with g the gradient on the proxies, −∂L_proxy/∂εᵢ = α⟨∂Lᵢ/∂zᵢ, g·fᵢ⟩. From then on there is
-    also ρ·cross-entropy with pseudo-labels: the softmax of a running average of the sample's logits, divided by their
-    root mean square.
+    The network trains on mixtures of samples, x̃ᵢ = λxᵢ + (1 − λ)xⱼ with one λ ~ Beta(½, ½) per batch, at least ½, and
+    Lᵢ is the loss of a mixture. Before each epoch, the proxies are the samples of each class that gained most. A
+    sample's gain is the running average of its meta margin, Lᵢ(θ) − ℓᵢ(θ̂), where ℓᵢ is the loss of the unmixed sample
+    and θ̂ = θ − α∇L is a plain step of the last layer on the batch; in the first epoch proxies are drawn at random. As
+    mixtures are about equally hard, a large margin means a small ℓᵢ. Without them it means a large gradient, which
+    wrong labels have, too: mixing is part of the method.
+
+    From `weigh_share` of the training on, weights are max(−∂L_proxy(θ̂)/∂εᵢ, 0), divided by their mean, with
+    θ̂ = θ − α∇Σ εᵢ·Lᵢ at εᵢ = 1/n; before, all are 1. As only the last layer looks ahead, the features of the batch
+    serve the look-ahead and the meta gradient, which is exact in closed form: with g the gradient on the proxies,
+    −∂L_proxy/∂εᵢ = α⟨∂Lᵢ/∂zᵢ, g·fᵢ⟩. From then on there is also ρ·cross-entropy with pseudo-labels: the softmax of a
+    running average of the sample's logits, divided by their root mean square.
 
     Defaults are those of the authors' code for noisy CIFAR (127 epochs): 2000 proxies of 50,000 samples, 0.9 as memory
     of the gain, weights after 20 epochs, α = 0.1, ρ = 2, 0.1 as memory of the logits. Departures: the look-ahead takes
-    no momentum; a batch of proxies is as large as one of the training set (200 there); and mixup and weight averaging,
-    which the code has besides, are left to the loop or out. It needs `vri.train`, which gives it the proxies; in a loop
-    of your own all weights are 1. A batch ends with the numbers of its samples.
+    no momentum; a batch of proxies is as large as one of the training set (200 there); weight averaging, which the code
+    has besides, is left out; that λ is at least ½ could not be ascertained. It needs `vri.train`, which gives it the
+    proxies; in a loop of your own all weights are 1. A batch ends with the numbers of its samples.
 
     Args:
         proxy_share: proxies, as a share of the training samples; at least one for each class.
@@ -42,6 +47,7 @@ class FSR(CrossEntropy):
         lookahead_lr: α.
         pseudo_weight: ρ; 0 leaves pseudo-labels out.
         pseudo_memory: of the logits.
+        alpha: of the Beta distribution; 0 mixes nothing.
     """
 
     needs_index = True
@@ -54,6 +60,7 @@ class FSR(CrossEntropy):
     lookahead_lr: float = option(0.1, "more than 0")
     pseudo_weight: float = option(2.0, "0 or more")
     pseudo_memory: float = option(0.1, "a number in [0, 1)")
+    alpha: float = option(0.5, "0 or more")
 
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
@@ -90,19 +97,25 @@ class FSR(CrossEntropy):
         """One step on weighted samples and pseudo-labels."""
         inputs, labels = self.classifier.unpack(batch, "training")
         index = self.gains.index(batch)
-        forward = self.forward(inputs)
+        share, order = draw_mixture(self.alpha, len(index), self.generator, self.classifier.device)
+        share = max(share, 1 - share)
+        forward = self.forward(mix(inputs, order, share) if self.alpha else inputs)
         outputs = forward.detached
+        given = one_hot(labels, outputs.logits)
+        targets = given.lerp(given[order], 1 - share)
         weights, found = torch.ones_like(outputs.logits[:, 0]), {}
         if self.proxies:
             assert self.data is not None
             proxies = self.classifier.unpack(self.data.draw("proxies"), "proxy")
             rates = dict.fromkeys(self._last, self.lookahead_lr)
-            ahead = bilevel.look_ahead(self.classifier, forward, lambda z, f: objective.cross_entropy(z, labels), rates)
+            ahead = bilevel.look_ahead(
+                self.classifier, forward, lambda z, f: objective.cross_entropy(z, targets), rates
+            )
             clean = bilevel.clean_gradient(ahead, *proxies, seed=draw_seed(self.generator))
-            useful = self._usefulness(outputs, labels, clean)
-            margin = sample_losses(outputs.logits, labels) - sample_losses(self._linear(outputs, ahead.theta), labels)
+            useful = self._usefulness(outputs, targets, clean)
+            margin = sample_losses(outputs.logits, targets) - self._losses_ahead(inputs, outputs, given, ahead)
             self.gains[index] = self.memory * self.gains[index] + (1 - self.memory) * margin
-            self.classes[index] = one_hot(labels, outputs.logits).argmax(1)
+            self.classes[index] = given.argmax(1)
             found = {"meta_loss": clean.loss, "meta_accuracy": accuracy(clean.logits, proxies[1])}
             if self.weighing:
                 mean = self.classifier.batch_mean(useful)
@@ -111,15 +124,22 @@ class FSR(CrossEntropy):
         pseudo, held = self._pseudo_labels(index, outputs.logits), self.pseudo_weight if self.weighing else 0.0
 
         def loss(logits: Tensor) -> Tensor:
-            value = (weights * sample_losses(logits, labels)).mean()
+            value = (weights * sample_losses(logits, targets)).mean()
             return value + held * objective.cross_entropy(logits, pseudo) if held else value
 
         return self.descend_forward(forward, loss, accuracy=accuracy(outputs.logits, labels), **found)
 
-    def _usefulness(self, outputs: Outputs, labels: Tensor, clean: bilevel.CleanGradient) -> Tensor:
+    def _losses_ahead(self, inputs: Any, outputs: Outputs, given: Tensor, ahead: bilevel.LookAhead) -> Tensor:
+        """ℓᵢ(θ̂) (n,)."""
+        if not self.alpha:  # the features are there
+            return sample_losses(self._linear(outputs, ahead.theta), given)
+        with torch.no_grad():
+            return sample_losses(self.classifier.at(ahead.theta, inputs, draw_seed(self.generator)).logits, given)
+
+    def _usefulness(self, outputs: Outputs, targets: Tensor, clean: bilevel.CleanGradient) -> Tensor:
         """max(−∂L_proxy/∂εᵢ, 0) (n,): how well a sample's step of the last layer agrees with that of the proxies."""
         moved = self.lookahead_lr * self._linear(outputs, clean.gradient)  # ż
-        residual = F.softmax(outputs.logits, dim=1) - one_hot(labels, outputs.logits)  # ∂Lᵢ/∂zᵢ
+        residual = F.softmax(outputs.logits, dim=1) - targets  # ∂Lᵢ/∂zᵢ
         return (residual * moved).sum(1).clamp_min(0)
 
     def _linear(self, outputs: Outputs, parameters: Mapping[str, Tensor]) -> Tensor:
