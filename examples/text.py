@@ -13,16 +13,16 @@ from sklearn.pipeline import make_pipeline
 
 from vri import VRIClassifier
 
-texts, true = [], []
+found: dict[str, set[str]] = {}  # the modules of each paragraph
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of functions that SciPy wants to get rid of
     for module in (linalg, signal, stats):
         for name in module.__all__:
-            text = inspect.getdoc(getattr(module, name)) or ""
-            for paragraph in text.split("\n\n"):
-                if len(paragraph) > 200 and ">>>" not in paragraph:
-                    texts.append(paragraph)
-                    true.append(module.__name__.removeprefix("scipy."))
+            paragraphs = (inspect.getdoc(getattr(module, name)) or "").split("\n\n")
+            for paragraph in [text for text in paragraphs if len(text) > 200 and ">>>" not in text][:2]:
+                found.setdefault(paragraph, set()).add(module.__name__.removeprefix("scipy."))
+texts = [paragraph for paragraph, modules in found.items() if len(modules) == 1]
+true = [min(found[paragraph]) for paragraph in texts]
 
 # every fifth label is another one
 random = np.random.default_rng(0)
