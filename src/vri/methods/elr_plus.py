@@ -17,6 +17,8 @@ from vri.methods.mixup import draw_mixture, mix
 from vri.methods.options import option
 from vri.methods.two_networks import TwoNetworks
 
+_STEPS = 391  # in an epoch of the authors: 50,000 samples in batches of 128
+
 
 class ELRPlus(TwoNetworks):
     """Train two networks, each kept close to the past predictions of the other's averaged weights.
@@ -25,6 +27,9 @@ class ELRPlus(TwoNetworks):
     the unmixed sample. Samples, labels and targets are mixed with one λ per batch, at least ½: x̃ = λ·x + (1 − λ)·x′,
     and L = CE(f(x̃), ỹ) + w·mean log(1 − ⟨f(x̃), t̃⟩). The average of the weights has γ₁·exp(−5·(1 − min(e / E, 1))²) in
     epoch e, so it follows fast at first. Both networks predict together.
+
+    γ₁ is that of an epoch of 391 steps, as the authors' have. With s steps it becomes γ₁^(391/s), so that the average
+    always goes back about an epoch: otherwise, in an epoch of 48 steps, it would go back seven.
 
     Departures: 1 − ⟨p, t⟩ is kept at 1e-4 or above, see `ELR`. Both networks see the same batch, mixed
     differently. γ changes from epoch to epoch, not at every step, and reaches γ₁ after a share of the training. The
@@ -58,13 +63,19 @@ class ELRPlus(TwoNetworks):
         super().__init__(model, num_classes, optimizer, **options)
         self.targets = self.remember("targets", num_classes), self.remember("second_targets", num_classes)
         self.average, self.second_average = Averaged(self.model), Averaged(self.second_model)
-        self.saved += ["average", "second_average"]
-        self.following = self.decay  # γ
+        self.steps, self.taken = _STEPS, 0  # in the previous epoch, and in this one
+        self.saved += ["average", "second_average", "steps", "taken"]
+        self.ramp = 1.0  # γ / γ₁
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Set γ."""
+        """Set how far γ has come."""
         done = 1.0 if self.ramp_share == 0 else min(epoch / (self.ramp_share * epochs), 1.0)
-        self.following = self.decay * math.exp(-5 * (1 - done) ** 2)
+        self.ramp = math.exp(-5 * (1 - done) ** 2)
+
+    def survey(self, epoch: int) -> None:
+        """Note how many steps the previous epoch had."""
+        if self.taken:
+            self.steps, self.taken = self.taken, 0
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of each network, and of its average."""
@@ -85,7 +96,8 @@ class ELRPlus(TwoNetworks):
         right = {"accuracy": accuracy(teachers[1], labels), "target_accuracy": accuracy(self.targets[0][index], labels)}
         metrics = self.descend_both(forwards, losses, [f.detached.logits for f in forwards], labels, **right)
         for classifier, average in zip(self.classifiers, averages, strict=True):
-            average.update(classifier.model, self.following)
+            average.update(classifier.model, self.ramp * self.decay ** (_STEPS / self.steps))
+        self.taken += 1
         return metrics
 
     def _loss(self, labels: Tensor, targets: Tensor, logits: Tensor) -> Tensor:
