@@ -49,10 +49,11 @@ RUNS: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "jocor, nothing forgotten": ("jocor", {"noise_rate": 0.0}, (BATCH, CLEAN)),
     "mw-net, normalised": ("mw-net", {"normalize": True}, (BATCH, CLEAN)),
     "mw-net, normalised, backprop": ("mw-net", {"normalize": True, "hypergradient": "backprop"}, (BATCH, CLEAN)),
+    "fsr, not mixed": ("fsr", {"alpha": 0.0}, (BATCH, CLEAN)),
     "l2rw, backprop": ("l2rw", {"hypergradient": "backprop"}, (BATCH, CLEAN)),
 }
 # samples are paired, small losses and neighbours found in one share; a Beta draw depends on those before it
-SHARES = ("mixup", "peer-loss", "ncr", "elr+", "dividemix", "vri-dividemix")
+SHARES = ("mixup", "fsr", "peer-loss", "ncr", "elr+", "dividemix", "vri-dividemix")
 SHARES += ("co-teaching", "co-teaching+", "codis", "jocor", "pmw-net")
 EXACT = [name for name in RUNS if name not in SHARES]
 

@@ -39,7 +39,7 @@ def test_two_steps_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = list(draws)
     monkeypatch.setattr(elr_plus, "draw_mixture", lambda *_: waiting.pop(0))
     method = build(weight=2.0, beta=0.6)
-    method.following = 0.75
+    method.decay = 0.75  # the ramp begins with the first epoch of `vri.train`
     nets = [copy.deepcopy(method.model), copy.deepcopy(method.second_model)]
     averages = copy.deepcopy(nets)
     targets = torch.zeros(2, SIZE, CLASSES, dtype=torch.float64)
@@ -112,6 +112,17 @@ def test_the_average_follows_fast_at_first() -> None:
     method = build(ramp_share=0.0)
     method.begin_epoch(0, 10)
     assert method.following == 0.997
+
+
+def test_the_average_goes_back_an_epoch_of_any_length() -> None:
+    """Over as many steps as an epoch has, the weights from before it keep the share γ₁³⁹¹."""
+    method = build(alpha=0.0)
+    for epoch in range(3):
+        method.survey(epoch)
+        method.begin_epoch(9, 10)
+        for _ in range(5):
+            method.step((X, Y, torch.arange(SIZE)))
+        assert method.following ** (391 if epoch == 0 else 5) == pytest.approx(0.997**391)
 
 
 class Counting(nn.Module):

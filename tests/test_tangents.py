@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vri import VRI
 from vri.backbones import resnet32
+from vri.backbones.residual import BasicBlock
 from vri.core.tangents import Kept, Record, Replay
 
 
@@ -62,6 +63,20 @@ class Twice(nn.Module):
         return (x + out).tanh() * out.sigmoid()
 
 
+class WrittenOver(nn.Module):
+    """Adds the output of a convolution, then writes over it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv(x)
+        total = x + out
+        out *= 2
+        return total + out
+
+
 class ByKeyword(nn.Module):
     """Calls the function in a way the rule does not cover."""
 
@@ -83,6 +98,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "sum in place": lambda: nn.Sequential(nn.Conv2d(4, 4, 1), Residual(), nn.BatchNorm2d(4), Residual()),
     "shortcuts": lambda: nn.Sequential(Shortcut(), Shortcut(), Shortcut(), nn.BatchNorm2d(4)),
     "a sum and its term": lambda: nn.Sequential(Twice(), Twice(), nn.BatchNorm2d(4)),
+    "a term written over": lambda: nn.Sequential(WrittenOver(), nn.BatchNorm2d(4), WrittenOver(), nn.ReLU()),
+    "post-activation": lambda: nn.Sequential(BasicBlock(4, 4, 1), BasicBlock(4, 6, 2), BasicBlock(6, 6, 1)),
     "linear": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(324, 8), nn.ReLU(), nn.Linear(8, 6, bias=False), nn.Tanh(), nn.Linear(6, 3)
     ),
@@ -156,16 +173,37 @@ def test_a_kept_output_is_not_computed_again() -> None:
     assert convolutions_run(model, []) >= 5
 
 
-def test_a_sum_that_the_backward_pass_needs_replaces_an_output() -> None:
-    """Without a backward pass nobody needs it, and the output itself is kept."""
-    model = nn.Sequential(Shortcut(), Shortcut(), Shortcut()).double()
+def test_values_that_nobody_needs_are_not_computed() -> None:
+    """Of a pre-activation block: BatchNorm's output goes into a ReLU, the convolution's into a sum that is there."""
+    model = nn.Sequential(Shortcut(), Shortcut(), Shortcut(), nn.BatchNorm2d(4)).double()
     with Record() as record:
         output = model(images())
-    assert [len(kept.held) for kept in record.kept] == [2, 2, 2]
     assert output.requires_grad
-    with Record() as record, torch.no_grad():
-        model(images())
-    assert [len(kept.held) for kept in record.kept] == [1, 1, 1]
+    assert [kept.unneeded for kept in record.kept] == [*[True, False, True, False] * 3, False]
+    assert all(kept.held is not None for kept in record.kept if not kept.unneeded)
+    assert convolutions_run(model, record.kept) == 6  # two terms each
+    assert convolutions_run(model, []) >= 9
+
+
+def test_a_forward_that_goes_another_way_is_run_again() -> None:
+    """Where values were left out, a record that doesn't fit any more can't be given up half-way."""
+
+    class Wavering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.fc, self.runs = nn.BatchNorm1d(6), nn.Linear(6, 3), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.runs += 1
+            hidden = self.norm(x)
+            hidden = hidden.relu() if self.runs == 1 else hidden.tanh().relu()
+            return self.fc(hidden if self.runs == 1 else hidden[:, :6])
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), Wavering()).double()
+    method = VRI(model, 3, torch.optim.SGD(model.parameters(), lr=0.1), meta_every=1)
+    x, y = torch.randn(8, 4, dtype=torch.float64), torch.arange(8) % 3
+    assert torch.isfinite(torch.tensor(method.step((x, y), (x, y))["meta_gradient"]))
 
 
 def test_a_record_of_another_model_is_not_believed() -> None:

@@ -22,6 +22,7 @@ from vri.bench.report import Bar, Measurement
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods import VRI, CrossEntropy, Method
+from vri.training.allocator import keep_freed_memory
 from vri.training.precision import prepare_bfloat16
 
 CE = "cross-entropy"
@@ -90,6 +91,7 @@ def torch_warnings_ignored() -> Iterator[None]:
 
 def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
     """Time of a step of ResNet-32 relative to plain cross-entropy in the same layout and precision."""
+    _prepare(device)
     rows: list[Measurement] = []
     raw: dict[str, Any] = {}
     main = Layout()
@@ -101,6 +103,7 @@ def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
     heading = f"step time, {main}, {CE} = 1"
     rows += relative(heading, seconds, bars)
     rows.append(Measurement(heading, "backprop / jvp", ratios(seconds, "backprop", "jvp"), bar=Bar(">=", 1.4)))
+    rows.append(_limit(heading, main, sizes, device))
     more = ratios(seconds, "jvp, samples=5", "jvp")
     rows.append(Measurement(heading, "samples=5 / samples=1", more, bar=Bar("<=", 1.15)))
 
@@ -122,12 +125,27 @@ def measure_time(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str
     return rows, raw
 
 
+def _limit(heading: str, layout: Layout, sizes: Sizes, device: str) -> Measurement:
+    """What the passes of a jvp step cost, docs/speed.md: four forwards and three backwards against one of each."""
+    method, batch = resnet_method(CE, layout, device), images(sizes, layout, device)
+    sides = {CE: lambda: method.step(batch), "forward": lambda: method.classifier.forward(batch[0], seed=0)}
+    seconds = alternate(sides, sizes.rounds, 1, device, sizes.budget / 3)
+    return Measurement(heading, "jvp, its passes alone", [3 + share for share in ratios(seconds, "forward", CE)])
+
+
 def other_layout(request: Mapping[str, Any]) -> Samples:
     """Times in another layout, in a separate process, since torch's bfloat16 kernels crash on some CPUs."""
     sizes, layout, device = Sizes(**request["sizes"]), Layout(**request["layout"]), request["device"]
+    _prepare(device)
     if layout.bfloat16:
         prepare_bfloat16(torch.device(device))
     return _take_turns([CE, *OTHER], layout, sizes, device, sizes.extra_rounds, 2)
+
+
+def _prepare(device: str) -> None:
+    """As `vri train` does."""
+    if device == "cpu":
+        keep_freed_memory()
 
 
 def attempt(function: str, request: Mapping[str, Any]) -> tuple[Any, str]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vri.core import objective, share
 from vri.core.model import Classifier, Forward, Parameters
-from vri.core.tangents import Replay, make_dual, unpack_dual
+from vri.core.tangents import Diverged, Replay, make_dual, unpack_dual
 
 # Length of the step, relative to the norm of the parameters it moves. The kinks of ReLU make the error grow with the
 # step; rounding makes it grow as the step shrinks. The values are a compromise between ResNet-32 and smooth networks.
@@ -120,7 +120,10 @@ def jvp(
     try:
         with torch.no_grad(), forward_ad.dual_level():
             duals = {n: make_dual(p, tangent[n]) for n, p in theta.items()}
-            outputs = classifier.at(duals, forward.inputs, forward.seed, within=Replay(forward.kept))
+            try:
+                outputs = classifier.at(duals, forward.inputs, forward.seed, within=Replay(forward.kept))
+            except Diverged:
+                outputs = classifier.at(duals, forward.inputs, forward.seed, within=Replay())
             moved = [unpack_dual(o)[1] for o in outputs]
     except NotImplementedError as error:
         raise ForwardADMissing(_operator(error)) from error

@@ -67,6 +67,11 @@ class ELRPlus(TwoNetworks):
         self.saved += ["average", "second_average", "steps", "taken"]
         self.ramp = 1.0  # γ / γ₁
 
+    @property
+    def following(self) -> float:
+        """γ of a step."""
+        return self.ramp * self.decay ** (_STEPS / self.steps)
+
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Set how far γ has come."""
         done = 1.0 if self.ramp_share == 0 else min(epoch / (self.ramp_share * epochs), 1.0)
@@ -96,7 +101,7 @@ class ELRPlus(TwoNetworks):
         right = {"accuracy": accuracy(teachers[1], labels), "target_accuracy": accuracy(self.targets[0][index], labels)}
         metrics = self.descend_both(forwards, losses, [f.detached.logits for f in forwards], labels, **right)
         for classifier, average in zip(self.classifiers, averages, strict=True):
-            average.update(classifier.model, self.ramp * self.decay ** (_STEPS / self.steps))
+            average.update(classifier.model, self.following)
         self.taken += 1
         return metrics
 

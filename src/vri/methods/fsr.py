@@ -97,12 +97,14 @@ class FSR(CrossEntropy):
         """One step on weighted samples and pseudo-labels."""
         inputs, labels = self.classifier.unpack(batch, "training")
         index = self.gains.index(batch)
-        share, order = draw_mixture(self.alpha, len(index), self.generator, self.classifier.device)
-        share = max(share, 1 - share)
-        forward = self.forward(mix(inputs, order, share) if self.alpha else inputs)
+        share, order = 1.0, None
+        if self.alpha:
+            share, order = draw_mixture(self.alpha, len(index), self.generator, self.classifier.device)
+            share = max(share, 1 - share)
+        forward = self.forward(inputs if order is None else mix(inputs, order, share))
         outputs = forward.detached
         given = one_hot(labels, outputs.logits)
-        targets = given.lerp(given[order], 1 - share)
+        targets = given if order is None else given.lerp(given[order], 1 - share)
         weights, found = torch.ones_like(outputs.logits[:, 0]), {}
         if self.proxies:
             assert self.data is not None
