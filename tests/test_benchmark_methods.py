@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from vri.bench.methods import EVERY_STEP, build, variants
+from vri.bench.methods import EVERY_STEP, LITERAL, build, variants
 from vri.methods import METHODS, MetaMethod
 from vri.methods.glc import GLC
 from vri.methods.mslc import MSLC
 
 
-def test_every_method_has_a_row_and_those_with_rare_updates_two() -> None:
+def test_every_method_has_a_row_and_meta_learning_ones_more() -> None:
     names = variants()
-    assert [name for name in names if not name.endswith(EVERY_STEP)] == list(METHODS)
+    assert [name for name in names if not name.endswith((EVERY_STEP, LITERAL))] == list(METHODS)
+    assert {name + LITERAL for name in ("vri", "mw-net", "l2rw")} <= set(names)
+    assert not {name + LITERAL for name in ("emlc", "famus", "vri-teacher")} & set(names)
     assert "vri" + EVERY_STEP in names
     assert "mw-net" + EVERY_STEP not in names  # it updates at every step anyway
 

@@ -1,11 +1,12 @@
 """Time and memory of a step of every method for `vri bench --methods`, relative to plain cross-entropy."""
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from vri.bench.memory import ALLOCATOR, peak_of_steps
@@ -24,10 +25,13 @@ from vri.bench.timing import (
     take_turns,
 )
 from vri.core.checks import Batch
-from vri.methods import METHODS, Method
+from vri.methods import METHODS, VRI, Method
+from vri.methods.base import TrainingData
+from vri.methods.fsr import FSR
 from vri.methods.meta import MetaMethod
 
 EVERY_STEP = ", at every step"  # a meta-learning method whose networks are updated at every step, without γ
+LITERAL = ", by double backpropagation"  # the same, as most authors compute the meta gradient
 
 
 def measure_methods(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[str, Any]]:
@@ -35,7 +39,7 @@ def measure_methods(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[
 
     Times are averages over ten steps, since some methods update their networks only at every second one. Methods that
     learn by meta gradients have a second row with an update at every step and without the clean gradient, to compare
-    like with like.
+    like with like, and those of other authors a third by double backpropagation.
     """
     names = variants()
     seconds: Samples = {}
@@ -61,24 +65,60 @@ def measure_methods(sizes: Sizes, device: str) -> tuple[list[Measurement], dict[
 
 
 def variants() -> list[str]:
-    """The methods, and the meta-learning ones again with an update at every step."""
+    """The methods, and the meta-learning ones again with an update at every step, and by double backpropagation."""
     names = []
     for name, method in METHODS.items():
         names.append(name)
         if issubclass(method, MetaMethod) and vars(method).get("meta_every", 1) != 1:
             names.append(name + EVERY_STEP)
+        if (
+            issubclass(method, MetaMethod)
+            and (method is VRI or not issubclass(method, VRI))
+            and _differentiates(method)
+        ):
+            names.append(name + LITERAL)
     return names
+
+
+def _differentiates(method: type[Method]) -> bool:
+    try:
+        on_resnet(method, Layout(), "cpu", hypergradient="backprop")
+    except ValueError:
+        return False
+    return True
 
 
 def build(name: str, device: str) -> Method:
     """A method on a fresh ResNet-32, in the middle of its training."""
-    options: dict[str, Any] = {"meta_every": 1, "clean_weight": 0.0} if name.endswith(EVERY_STEP) else {}
-    method = on_resnet(METHODS[name.removesuffix(EVERY_STEP)], Layout(), device, **options)
+    options: dict[str, Any] = {"meta_every": 1, "clean_weight": 0.0} if name.endswith((EVERY_STEP, LITERAL)) else {}
+    options |= {"hypergradient": "backprop"} if name.endswith(LITERAL) else {}
+    method = on_resnet(METHODS[name.removesuffix(EVERY_STEP).removesuffix(LITERAL)], Layout(), device, **options)
     clean = images(Sizes(), Layout(), device, seed=1)
     method.begin_training(Sizes().batch, lambda: [clean])
+    if isinstance(method, FSR):
+        method.data = _Proxies(clean)
+        method.survey(2)
     for epoch in (0, 2):  # the last of three: past the first phase of those that have one
         method.begin_epoch(epoch, 3)
     return method
+
+
+class _Proxies(TrainingData):
+    """A training set of one batch, from which FSR draws its proxies."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.size, self._batch = len(batch[1]), batch
+
+    def predict(self, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+        """Nothing is known yet."""
+        return torch.zeros(self.size, 10), self._batch[1].cpu()
+
+    def stream(self, name: str, rows: Tensor, views: Collection[str] = ("weak",)) -> None:
+        """Any rows are the whole batch."""
+
+    def draw(self, name: str) -> Batch:
+        """The batch."""
+        return self._batch
 
 
 def _batches(sizes: Sizes, device: str) -> tuple[Batch, Batch]:

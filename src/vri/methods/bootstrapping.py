@@ -46,7 +46,7 @@ class Bootstrapping(CrossEntropy):
         "Reed, Lee, Anguelov, Szegedy, Erhan, Rabinovich, Training Deep Neural Networks on Noisy Labels with "
         "Bootstrapping (ICLR 2015 workshop)"
     )
-    cost = Cost(1.1, 1.0)
+    cost = Cost(1.0, 1.0)
     tuned = Rates((0.02, 5e-3), (0.05, 5e-3))
 
     hard: bool = option(False)

@@ -8,7 +8,7 @@ from torch import Tensor
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import Parameters
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, accuracy, read_metrics
 from vri.methods.options import Configured, option
 
 
@@ -49,6 +49,7 @@ class CDR(Configured):
         "Xia, Liu, Han, Gong, Wang, Ge, Chang, Robust Early-Learning: Hindering the Memorization of Noisy Labels (ICLR "
         "2021)"
     )
+    cost = Cost(1.2, 1.0)
 
     noise_rate: float = option(0.2, "a number in [0, 1)")
 

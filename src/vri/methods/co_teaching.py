@@ -34,7 +34,7 @@ class CoTeaching(SmallLoss):
         "Han, Yao, Yu, Niu, Xu, Hu, Tsang, Sugiyama, Co-teaching: Robust Training of Deep Neural Networks with "
         "Extremely Noisy Labels (NeurIPS 2018)"
     )
-    cost: Cost | None = Cost(2.2, 2.0)
+    cost = Cost(2.1, 2.0)
     tuned: Rates | None = Rates((0.05, 5e-3), (0.05, 5e-3))
 
     noise_rate: float = option(0.2, "a number in [0, 1)")
@@ -72,7 +72,8 @@ class CoTeachingPlus(CoTeaching):
         "Yu, Han, Yao, Niu, Tsang, Sugiyama, How does Disagreement Help Generalization against Label Corruption? (ICML "
         "2019)"
     )
-    cost = None
+    cost = Cost(2.1, 2.0)
+
     tuned = None
 
     warmup_epochs: int = option(20, "0 or more")

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics
 from vri.methods.losses import sample_losses
 from vri.methods.options import option
 from vri.methods.two_networks import SmallLoss, smallest
@@ -43,6 +43,7 @@ class CoDis(SmallLoss):
         "Xia, Han, Zhan, Yu, Gong, Gong, Liu, Combating Noisy Labels with Sample Selection by Mining High-Discrepancy "
         "Examples (ICCV 2023)"
     )
+    cost = Cost(2.0, 2.0)
 
     noise_rate: float = option(0.2, "a number in [0, 1)")
     num_gradual: int = option(10, "at least 1")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.options import option
@@ -49,6 +49,7 @@ class CORES(CrossEntropy):
         "Cheng, Zhu, Li, Gong, Sun, Liu, Learning with Instance-Dependent Label Noise: A Sample Sieve Approach "
         "(ICLR 2021)"
     )
+    cost = Cost(2.3, 2.0)
     needs_index = True
     views = ("weak", "strong")
 

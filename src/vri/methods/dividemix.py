@@ -11,7 +11,7 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import Classifier, evaluating
 from vri.core.randomness import draw_seed
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.mixmatch import labelled_losses, probably_clean, ramp_up, sharpen, unlabelled_losses
 from vri.methods.mixup import draw_mixture, mix
@@ -59,6 +59,7 @@ class DivideMix(TwoNetworks):
 
     name = "dividemix"
     paper = "Li, Socher, Hoi, DivideMix: Learning with Noisy Labels as Semi-supervised Learning (ICLR 2020)"
+    cost = Cost(6.3, 4.0)
     needs_index = True
     views = ("weak", "weak")
     ensemble = True

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vri.core import objective
 from vri.core.checks import Batch
 from vri.methods.averaged import Averaged
-from vri.methods.base import Metrics, accuracy
+from vri.methods.base import Cost, Metrics, accuracy
 from vri.methods.elr import early_learning_penalty
 from vri.methods.losses import one_hot
 from vri.methods.mixup import draw_mixture, mix
@@ -50,6 +50,7 @@ class ELRPlus(TwoNetworks):
         "Liu, Niles-Weed, Razavian, Fernandez-Granda, Early-Learning Regularization Prevents Memorization of Noisy "
         "Labels (NeurIPS 2020)"
     )
+    cost = Cost(2.8, 2.0)
     needs_index = True
     ensemble = True
 
@@ -70,7 +71,7 @@ class ELRPlus(TwoNetworks):
     @property
     def following(self) -> float:
         """γ of a step."""
-        return self.ramp * self.decay ** (_STEPS / self.steps)
+        return float(self.ramp * self.decay ** (_STEPS / self.steps))
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Set how far γ has come."""

@@ -16,7 +16,7 @@ from vri.core.bilevel import LookAhead
 from vri.core.checks import Batch, to_device
 from vri.core.model import Classifier, Forward, Outputs
 from vri.core.randomness import draw_seed, seeded
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, accuracy, read_metrics
 from vri.methods.losses import one_hot
 from vri.methods.meta import WITHOUT_BACKPROP, MetaMethod
 from vri.methods.options import option, refused
@@ -65,6 +65,7 @@ class EMLC(MetaMethod):
 
     name = "emlc"
     paper = "Taraday, Baskin, Enhanced Meta Label Correction for Coping with Label Corruption (ICCV 2023)"
+    cost = Cost(5.8, 1.6)
     networks = 2
 
     steps_ahead: int = option(5, "at least 1")

@@ -11,6 +11,7 @@ from vri.core import bilevel
 from vri.core.bilevel import CleanGradient, LookAhead
 from vri.core.model import Outputs, take_step
 from vri.core.randomness import draw_seed, seeded
+from vri.methods.base import Cost
 from vri.methods.layers import head_of
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.meta import WITHOUT_BACKPROP, LossNetwork, MetaMethod
@@ -64,6 +65,7 @@ class FaMUS(MetaMethod):
 
     name = "famus"
     paper = "Xu, Zhu, Jiang, Yang, Faster Meta Update Strategy for Noise-Robust Deep Learning (CVPR 2021)"
+    cost = Cost(2.9, 2.0)
 
     top: int = option(15, "at least 1")
     open_gates: int = option(4, "0 or more")

@@ -11,7 +11,7 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import Classifier, set_rate
 from vri.core.randomness import draw_seed
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, accuracy, read_metrics
 from vri.methods.losses import one_hot
 from vri.methods.options import Configured, option
 from vri.methods.transition import corrected_cross_entropy, matrix_of_batch, second_head
@@ -44,6 +44,7 @@ class FasTEN(Configured):
         "Kye, Choi, Yi, Chang, Learning with Noisy Labels by Efficient Transition Matrix Estimation to Combat Label "
         "Miscorrection (ECCV 2022)"
     )
+    cost = Cost(2.2, 2.0)
 
     noisy_weight: float = option(0.5, "more than 0: nothing else teaches the noisy head", lambda m: m.noisy_weight > 0)
     bound: float = option(0.8, "more than 0")

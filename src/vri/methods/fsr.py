@@ -11,7 +11,7 @@ from vri.core import bilevel, objective
 from vri.core.checks import Batch
 from vri.core.model import Outputs
 from vri.core.randomness import draw_seed
-from vri.methods.base import Metrics, accuracy
+from vri.methods.base import Cost, Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.mixup import draw_mixture, mix
@@ -53,6 +53,7 @@ class FSR(CrossEntropy):
     needs_index = True
     name = "fsr"
     paper = "Zhang, Pfister, Learning Fast Sample Re-weighting Without Reward Data (ICCV 2021)"
+    cost = Cost(1.0, 1.0)
 
     proxy_share: float = option(0.04, "a number in (0, 1]")
     memory: float = option(0.9, "a number in [0, 1)")

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy
+from vri.methods.base import Cost, Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
 from vri.methods.options import option
@@ -47,6 +47,7 @@ class GJS(CrossEntropy):
     paper = (
         "Englesson, Azizpour, Generalized Jensen-Shannon Divergence Loss for Learning with Noisy Labels (NeurIPS 2021)"
     )
+    cost = Cost(2.2, 2.0)
     views = ("strong", "strong")
 
     label_weight: float = option(0.3, "a number in (0, 1)")

@@ -41,7 +41,7 @@ class GLC(CrossEntropy):
         "Hendrycks, Mazeika, Wilson, Gimpel, Using Trusted Data to Train Deep Networks on Labels Corrupted by Severe "
         "Noise (NeurIPS 2018)"
     )
-    cost = Cost(2.1, 2.0)
+    cost = Cost(2.2, 2.0)
     tuned = Rates((0.05, 5e-3), (0.05, 5e-4))
 
     estimate_share: float = option(0.5, "a number in (0, 1)")

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics
 from vri.methods.losses import sample_losses
 from vri.methods.options import Configured, option
 
@@ -56,6 +56,7 @@ class JNPL(Configured):
 
     name = "jnpl"
     paper = "Kim, Yun, Shon, Kim, Joint Negative and Positive Learning for Noisy Labels (CVPR 2021)"
+    cost = Cost(1.0, 1.0)
     rate_scale = 10.0  # for ten classes
 
     weight: float = option(0.01, "0 or more")

@@ -48,7 +48,7 @@ class JoCoR(SmallLoss):
         "Wei, Feng, Chen, An, Combating Noisy Labels by Agreement: A Joint Training Method with Co-Regularization "
         "(CVPR 2020)"
     )
-    cost = Cost(2.1, 2.0)
+    cost = Cost(2.2, 2.0)
     tuned = Rates((0.2, 5e-4), (0.2, 5e-4), (1.0, 5e-5))
     rate_scale = 10.0  # cross-entropy has a tenth of the weight in its loss
 

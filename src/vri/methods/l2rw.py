@@ -29,7 +29,7 @@ class L2RW(MetaMethod):
 
     name = "l2rw"
     paper = "Ren et al. 2018, Learning to Reweight Examples for Robust Deep Learning, ICML"
-    cost = Cost(3.7, 2.2)
+    cost = Cost(3.6, 2.0)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     meta_every: int = option(1, "1: the weights belong to one batch", lambda m: m.meta_every == 1)

@@ -13,7 +13,7 @@ class MC(VRI):
 
     name = "mc"
     paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels: the MC variant"
-    cost = Cost(2.3, 2.3)
+    cost = Cost(2.2, 2.0)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
     has_prior = False
     kl_weight = kl_route = refused("there is no KL term")

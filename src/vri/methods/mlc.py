@@ -52,7 +52,7 @@ class MLC(MetaMethod):
 
     name = "mlc"
     paper = "Zheng et al. 2021, Meta Label Correction for Noisy Label Learning, AAAI"
-    cost = Cost(2.9, 2.2)
+    cost = Cost(3.0, 2.0)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     hidden: Sequence[int] = option((128, 128), "widths of at least 1")

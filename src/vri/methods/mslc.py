@@ -46,7 +46,7 @@ class MSLC(MetaMethod):
 
     name = "mslc"
     paper = "Wu et al. 2021, Learning to Purify Noisy Labels via Meta Soft Label Corrector, AAAI"
-    cost = Cost(3.7, 2.2)
+    cost = Cost(3.6, 2.0)
     tuned = Rates((0.02, 5e-3), (0.05, 5e-4))
     needs_index = True
 

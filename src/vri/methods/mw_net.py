@@ -28,7 +28,7 @@ class MWNet(MetaMethod):
 
     name = "mw-net"
     paper = "Shu et al. 2019, Meta-Weight-Net: Learning an Explicit Mapping for Sample Weighting, NeurIPS"
-    cost = Cost(3.5, 2.2)
+    cost = Cost(3.5, 2.0)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     hidden: int = option(100, "at least 1")

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.options import option
 
@@ -55,6 +55,7 @@ class NCR(CrossEntropy):
 
     name = "ncr"
     paper = "Iscen, Valmadre, Arnab, Schmid, Learning with Neighbor Consistency for Noisy Labels (CVPR 2022)"
+    cost = Cost(1.0, 1.0)
 
     weight: float = option(0.3, "a number in [0, 1]")
     neighbours: int = option(100, "at least 1")

@@ -20,7 +20,7 @@ class NonBayesian(VRI):
 
     name = "non-bayesian"
     paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels: the non-Bayesian form"
-    cost = Cost(2.3, 2.3)
+    cost = Cost(2.2, 2.0)
     tuned = Rates((0.05, 5e-3), (0.02, 5e-3))
     has_prior = False
     samples = kl_weight = kl_route = log_var_bound = refused("nothing is drawn")

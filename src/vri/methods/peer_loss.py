@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics
 from vri.methods.losses import one_hot
 from vri.methods.options import Configured, option
 
@@ -52,6 +52,7 @@ class PeerLoss(Configured):
 
     name = "peer-loss"
     paper = "Liu, Guo, Peer Loss Functions: Learning from Noisy Labels without Knowing Noise Rates (ICML 2020)"
+    cost = Cost(1.0, 1.0)
 
     weight: float = option(1.0, "0 or more")
 

@@ -11,7 +11,7 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import take_step
 from vri.core.randomness import draw_seed
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.layers import head_of, last_block, renew
 from vri.methods.losses import one_hot
@@ -62,6 +62,7 @@ class PES(CrossEntropy):
         "Bai, Yang, Han, Yang, Li, Mao, Niu, Liu, Understanding and Improving Early Stopping for Learning with Noisy "
         "Labels (NeurIPS 2021)"
     )
+    cost = Cost(1.0, 1.0)
     needs_index = True
 
     warmup_share: float = option(

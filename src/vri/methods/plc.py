@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy
+from vri.methods.base import Cost, Metrics, accuracy
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
 from vri.methods.options import option
@@ -48,6 +48,7 @@ class PLC(CrossEntropy):
         "Zhang, Zheng, Wu, Goswami, Chen, Learning with Feature-Dependent Label Noise: A Progressive Approach (ICLR "
         "2021)"
     )
+    cost = Cost(1.0, 1.0)
 
     delta: float = option(0.3, "a number in [0, 1]")
     increment: float = option(0.1, "0 or more")

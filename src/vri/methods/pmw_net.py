@@ -59,7 +59,7 @@ class PMWNet(MetaMethod):
 
     name = "pmw-net"
     paper = "Zhao et al. 2023, A Probabilistic Formulation for Meta-Weight-Net, IEEE TNNLS"
-    cost = Cost(3.4, 2.2)
+    cost = Cost(3.6, 2.0)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     kl_weight: float | None = option(1e-3, "0 or more")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, accuracy, read_metrics
 from vri.methods.cross_entropy import CrossEntropy
 from vri.methods.losses import one_hot
 from vri.methods.options import option
@@ -46,6 +46,7 @@ class SOP(CrossEntropy):
     needs_index = True
     name = "sop"
     paper = "Liu, Zhu, Qu, You, Robust Training under Label Noise by Over-parameterization (ICML 2022)"
+    cost = Cost(1.0, 1.0)
 
     lr_u: float = option(1.0, "0 or more")
     lr_v: float = option(100.0, "0 or more")
@@ -99,6 +100,7 @@ class SOPPlus(SOP):
     """
 
     name = "sop+"
+    cost = Cost(2.4, 2.0)
     views = ("weak", "strong")
 
     consistency: float = option(0.9, "0 or more")

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from vri.core import objective
 from vri.core.checks import Batch
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics
 from vri.methods.options import Configured, option
 
 _TIMES = 120  # that λ grows: once in each of the authors' epochs
@@ -48,6 +48,7 @@ class SR(Configured):
 
     name = "sr"
     paper = "Zhou, Liu, Wang, Zhai, Jiang, Ji, Learning with Noisy Labels via Sparse Regularization (ICCV 2021)"
+    cost = Cost(1.0, 1.0)
 
     temperature: float = option(0.5, "more than 0")
     power: float = option(0.1, "a number in (0, 1)")

@@ -55,7 +55,7 @@ class VRI(MetaMethod):
 
     name = "vri"
     paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels"
-    cost = Cost(2.4, 2.3)
+    cost = Cost(2.2, 2.0)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     hidden: str | Sequence[int] = option(

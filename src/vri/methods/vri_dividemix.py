@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vri.core.checks import Batch
-from vri.methods.base import Metrics
+from vri.methods.base import Cost, Metrics
 from vri.methods.dividemix import DivideMix
 from vri.methods.options import option
 from vri.methods.two_networks import disagreement
@@ -31,6 +31,7 @@ class VRIDivideMix(DivideMix):
 
     name = "vri-dividemix"
     paper = "VRI (Sun et al.) on the labels of DivideMix (Li, Socher, Hoi, ICLR 2020); beyond both"
+    cost = Cost(9.7, 3.0)
     needs_trusted = True
     can_select = True
 

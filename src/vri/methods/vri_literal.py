@@ -14,7 +14,7 @@ class LiteralVRI(VRI):
 
     name = "vri-literal"
     paper = "Sun et al., Variational Rectification Inference for Learning with Noisy Labels: to the letter"
-    cost = Cost(3.4, 2.3)
+    cost = Cost(3.4, 2.1)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     kl_route = "features"

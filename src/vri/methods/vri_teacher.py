@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vri.core.checks import Batch
 from vri.core.objective import Gaussian
 from vri.methods.averaged import Averaged
-from vri.methods.base import Metrics, Rates
+from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.losses import one_hot
 from vri.methods.options import option
 from vri.methods.vri import VRI
@@ -46,6 +46,7 @@ class VRITeacher(VRI):
 
     name = "vri-teacher"
     paper = "VRI (Sun et al.) on labels corrected by a teacher (Tarvainen, Valpola, NeurIPS 2017); beyond both"
+    cost = Cost(2.5, 2.0)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))  # VRI's
 
     decay: float = option(0.97, "a number in [0, 1)")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from vri.core import objective
 from vri.core.bilevel import CleanGradient, LookAhead
 from vri.core.model import Classifier, Forward
-from vri.methods.base import Metrics, Rates
+from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.options import option
 from vri.methods.transition import matrix_of_batch, noisy_logits, second_head
 from vri.methods.vri import VRI
@@ -38,6 +38,7 @@ class VRITransition(VRI):
 
     name = "vri-transition"
     paper = "VRI (Sun et al.) on the noisy label that a transition matrix predicts (GLC, FasTEN); beyond all three"
+    cost = Cost(2.2, 2.0)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))  # VRI's; on Fashion-MNIST better than GLC's
 
     momentum: float = option(0.9, "a number in [0, 1)")

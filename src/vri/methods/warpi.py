@@ -38,7 +38,7 @@ class WarPI(MetaMethod):
 
     name = "warpi"
     paper = "Sun et al. 2022, Learning to Rectify for Robust Learning with Noisy Labels, Pattern Recognition"
-    cost = Cost(3.6, 2.2)
+    cost = Cost(3.6, 2.0)
     tuned = Rates((0.02, 5e-3), (0.02, 5e-3))
 
     samples: int = option(3, "at least 1")
