@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vri import VRI
 from vri.backbones import resnet32
 from vri.backbones.residual import BasicBlock
+from vri.core import bilevel
 from vri.core.tangents import Kept, Record, Replay
 
 
@@ -185,25 +186,34 @@ def test_values_that_nobody_needs_are_not_computed() -> None:
     assert convolutions_run(model, []) >= 9
 
 
-def test_a_forward_that_goes_another_way_is_run_again() -> None:
-    """Where values were left out, a record that doesn't fit any more can't be given up half-way."""
+class Wavering(nn.Module):
+    """Goes another way when it runs again."""
 
-    class Wavering(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.fc, self.runs = nn.BatchNorm1d(6), nn.Linear(6, 3), 0
+    def __init__(self, ways: tuple[Callable[[Tensor], Tensor], ...]) -> None:
+        super().__init__()
+        self.norm, self.fc, self.ways = nn.BatchNorm1d(6), nn.Linear(6, 3), list(ways)
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.runs += 1
-            hidden = self.norm(x)
-            hidden = hidden.relu() if self.runs == 1 else hidden.tanh().relu()
-            return self.fc(hidden if self.runs == 1 else hidden[:, :6])
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.ways.pop(0)(self.norm(x)))
 
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), Wavering()).double()
-    method = VRI(model, 3, torch.optim.SGD(model.parameters(), lr=0.1), meta_every=1)
-    x, y = torch.randn(8, 4, dtype=torch.float64), torch.arange(8) % 3
-    assert torch.isfinite(torch.tensor(method.step((x, y), (x, y))["meta_gradient"]))
+
+@pytest.mark.parametrize(
+    "second",
+    [lambda x: x.tanh().relu(), lambda x: x.mul(2).relu(), torch.tanh, lambda x: torch.cat([x]).relu(), lambda x: x],
+)
+def test_a_forward_that_goes_another_way_is_run_again_as_it_is(second: Callable[[Tensor], Tensor]) -> None:
+    """What was left out because the first forward did not need it must not be read in the second."""
+    found, x, y = [], torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).double(), torch.arange(8) % 3
+    for within in (Replay, lambda kept: Replay()):
+        torch.manual_seed(0)
+        ways = (torch.relu, second, second, second) if within is Replay else (torch.relu, second, second)
+        model = nn.Sequential(nn.Linear(4, 6), Wavering(ways)).double()
+        method = VRI(model, 3, torch.optim.SGD(model.parameters(), lr=0.1), meta_every=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bilevel, "Replay", lambda kept=(), within=within: within(kept))
+            found.append(method.step((x, y), (x, y))["meta_gradient"])
+        assert model[1].ways == []
+    assert float(found[0]) == pytest.approx(float(found[1]), rel=1e-9)
 
 
 def test_a_record_of_another_model_is_not_believed() -> None:

@@ -169,22 +169,27 @@ class Replay(TorchFunctionMode):
 
     def __init__(self, kept: Sequence[Kept] = ()) -> None:
         super().__init__()
-        self._kept, self._left_out = iter(kept), False
+        self._kept, self._left_out = iter(kept), dict[int, weakref.ref[Tensor]]()
 
     def __torch_function__(
         self, func: Operator, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Replace the operators where their rule applies."""
         kwargs = kwargs or {}
-        if not _has_rule(func, args, kwargs):
-            return func(*args, **kwargs)
-        kept = self._next(func, args)
+        kept = self._next(func, args) if _has_rule(func, args, kwargs) else None
         left = kept if kept is not None and (kept.held is not None or kept.unneeded) else None
+        if not (func in _QUESTIONS or (left is not None and (func in _RELUS or func in _SUMS))):
+            self._check((*args, *kwargs.values()))
         if func is F.batch_norm:
             value, moved = _batch_norm(left, *args, **kwargs)
             return value if moved is None else self._dual(left, value, moved)  # no tangent, no omission
         moved = None if left is None else _tangent(func, args, left)
         return func(*args, **kwargs) if moved is None or left is None else self._dual(left, left.output, moved)
+
+    def _check(self, values: Iterable[Any]) -> None:
+        """None of these may be a value that was left out."""
+        if self._left_out and any(self._left_out.get(id(t), lambda: None)() is t for t in _tensors(values)):
+            raise Diverged("the model's forward is not the same when it runs again with the same seed")
 
     def _next(self, func: Operator, args: Sequence[Any]) -> Kept | None:
         """What was recorded of this operator."""
@@ -194,14 +199,14 @@ class Replay(TorchFunctionMode):
         same = (kept.operator, kept.shape, kept.weight) == (func, args[0].shape, _address(func, args))
         if same and (kept.held is None or kept.output is not None):
             return kept
-        if self._left_out:
-            raise Diverged("the model's forward is not the same when it runs again with the same seed")
-        self._kept = iter(())
+        self._kept = iter(())  # what reads a value that was left out is then found
         return None
 
     def _dual(self, kept: Kept | None, value: Tensor | None, moved: Tensor) -> Tensor:
-        self._left_out |= kept is not None and kept.unneeded
-        return make_dual(moved if value is None else value, moved)
+        dual = make_dual(moved if value is None else value, moved)
+        if kept is not None and value is None:
+            self._left_out[id(dual)] = weakref.ref(dual)
+        return dual
 
 
 def _has_rule(func: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
