@@ -208,9 +208,9 @@ def test_the_overview_has_every_table_and_says_where_vri_stands(tmp_path: Path) 
     write_overview([Results.read(experiment, "medium", 1, tmp_path)], page)
     text = page.read_text()
     assert text.endswith("below\n")
-    assert "| method | a | b |\n" in text
-    assert "| VRI | 70.0 (short) | – |\n" in text
-    assert "| GCE | 60.0 (short) | **60.0** (short) |\n" in text
+    assert "| method | time | a | b |\n" in text
+    assert f"| VRI | {METHODS['vri'].cost.time:.1f} | 70.0 (short) | – |\n" in text
+    assert "| GCE | 1.0 | 60.0 (short) | **60.0** (short) |\n" in text
     assert "| SCE |" not in text  # it has run in one column alone
     assert "a, no other column: SCE **80.0** (short).\n" in text
     assert "first in 0 of 1 columns and not significantly behind the first in 0 more" in text

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from vri.methods import METHODS
 from vri.paper.experiments import Results
 from vri.paper.report import markdown_table, replace_block, spread
 from vri.paper.verdicts import LEVEL, p_value
@@ -30,7 +31,9 @@ def overview(every: Sequence[Results]) -> str:
     ran = {row: where for row, where in ran.items() if where}
     alone = [row for row, where in ran.items() if len(where) < min(2, len(columns)) and not row.startswith("VRI")]
     cells = {row: [_cell(*c, row, means.get((row, i)) == first[i]) for i, c in enumerate(columns)] for row in ran}
-    table = [[row, *cells[row]] for row in ran if row not in alone]
+    costs = {row.label: METHODS[row.settings["method"]].cost for results in compared for row in results.grid.rows}
+    times = {row: "–" if cost is None else f"{cost.time:.1f}" for row, cost in costs.items()}
+    table = [[row, times[row], *cells[row]] for row in ran if row not in alone]
     claims = [
         [results.experiment.name, results.experiment.claim, results.experiment.verdict(results)]
         for results in every
@@ -39,8 +42,8 @@ def overview(every: Sequence[Results]) -> str:
     parts = [
         "Test accuracy in %, last epoch, mean ± sd over seeds (one seed where there is no sd), and the length in "
         "epochs that the row chose on validation samples; the best of each column in bold, – where nothing has "
-        "run yet.",
-        markdown_table(["method", *(column for _, column in columns)], table),
+        "run yet. Before it the time of a step, cross-entropy = 1 (ResNet-32, `vri bench --methods`).",
+        markdown_table(["method", "time", *(column for _, column in columns)], table),
         *(
             f"{column}, no other column: {', '.join(f'{row} {cells[row][i]}' for row in below)}."
             for i, (_, column) in enumerate(columns)
