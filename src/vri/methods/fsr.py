@@ -53,7 +53,7 @@ class FSR(CrossEntropy):
     needs_index = True
     name = "fsr"
     paper = "Zhang, Pfister, Learning Fast Sample Re-weighting Without Reward Data (ICCV 2021)"
-    cost = Cost(1.0, 1.0)
+    cost = Cost(2.4, 2.1)
 
     proxy_share: float = option(0.04, "a number in (0, 1]")
     memory: float = option(0.9, "a number in [0, 1)")
