@@ -14,7 +14,7 @@ from vri.core.model import logits_of
 from vri.data.batches import Batches
 from vri.methods import METHODS, CrossEntropy
 from vri.methods.options import option
-from vri.methods.two_networks import Ensemble, TwoNetworks
+from vri.methods.two_networks import JointNetwork, TwoNetworks
 
 
 def shift(inputs: Tensor, seed: int) -> Tensor:
@@ -177,7 +177,7 @@ def test_an_ensemble_takes_what_its_networks_take() -> None:
             return {"logits": self.sign * (a + 2 * b)}
 
     a, b = torch.randn(2, 4, 3)
-    both = Ensemble(Two(1.0), Two(-1.0))
+    both = JointNetwork(Two(1.0), Two(-1.0))
     expected = ((a + 2 * b).softmax(1) + (-a - 2 * b).softmax(1)) / 2
     for inputs in ((a, b), {"a": a, "b": b}):
         torch.testing.assert_close(logits_of(both, inputs).softmax(1), expected)

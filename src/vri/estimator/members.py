@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from vri.estimator.gaussian import Gaussian
+from vri.estimator.discriminant import LinearDiscriminant
 from vri.estimator.kernel import Kernel
 from vri.estimator.trees import Trees, of_boosting, of_forest
 
@@ -304,9 +304,9 @@ class Boosting(_OfTrees):
         return of_boosting(self._model, self._count)
 
 
-MEMBERS: dict[str, type[Linear | Gaussian | Kernel | Bayes | Neighbours | Forest | Boosting]] = {
+MEMBERS: dict[str, type[Linear | LinearDiscriminant | Kernel | Bayes | Neighbours | Forest | Boosting]] = {
     "linear": Linear,
-    "gaussian": Gaussian,
+    "gaussian": LinearDiscriminant,
     "kernel": Kernel,
     "bayes": Bayes,
     "neighbours": Neighbours,

@@ -19,7 +19,7 @@ from vri.estimator.inputs import Scaling
 from vri.estimator.members import MEMBERS
 from vri.estimator.own_estimator import OwnEstimator
 from vri.files import atomic_write
-from vri.methods.two_networks import Ensemble as Networks
+from vri.methods.two_networks import JointNetwork
 
 _NO_SCALING = Scaling("none", np.zeros(0, np.float32), np.zeros(0, np.float32))
 _FORMAT = "vri classifier 2"  # the number is raised whenever the meaning of a file's content changes
@@ -92,7 +92,7 @@ def load(kind: type[Any], path: Path, module: Any, estimator: Any) -> Any:
     weights = {name.removeprefix("module."): t for name, t in tensors.items() if name.startswith("module.")}
     count = len({name.split(".")[1] for name in weights if name.startswith("networks.")})
     if count > 1 and not any(name.startswith("networks.") for name in network.state_dict()):
-        network = Networks(*(copy.deepcopy(network) for _ in range(count)))
+        network = JointNetwork(*(copy.deepcopy(network) for _ in range(count)))
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:

@@ -52,7 +52,7 @@ class TwoNetworks(Configured):
             _check_second(first, second)
         self.second_model, self.second_optimizer = second
         self.classifiers = first, Classifier(self.second_model, num_classes, self.second_optimizer, **self.known)
-        self.joint = Ensemble(self.model, self.second_model)
+        self.joint = JointNetwork(self.model, self.second_model)
         self.saved += ["second_model", "second_optimizer"]
 
     @property
@@ -118,10 +118,10 @@ class SmallLoss(TwoNetworks):
 
 def networks_of(model: nn.Module) -> list[nn.Module]:
     """The networks of an ensemble, or the one there is."""
-    return list(model.networks) if isinstance(model, Ensemble) else [model]
+    return list(model.networks) if isinstance(model, JointNetwork) else [model]
 
 
-class Ensemble(nn.Module):
+class JointNetwork(nn.Module):
     """Logarithm of the networks' mean probabilities."""
 
     def __init__(self, *networks: nn.Module) -> None:

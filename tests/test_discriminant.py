@@ -5,7 +5,7 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from vri import VRIClassifier
-from vri.estimator.gaussian import Gaussian, discriminant
+from vri.estimator.discriminant import LinearDiscriminant, discriminant
 
 
 def blobs(samples: int, columns: int, classes: int, apart: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +41,7 @@ def test_a_doubtful_label_counts_as_a_sample_of_each_class() -> None:
 def test_its_probabilities_are_no_surer_than_right() -> None:
     """With more columns than the means have to be told apart in, plain discriminants are far too sure."""
     x, y = blobs(1200, 200, 4, 0.12)
-    member = Gaussian().fit(x[:800], np.eye(4)[y[:800]], 0)
+    member = LinearDiscriminant().fit(x[:800], np.eye(4)[y[:800]], 0)
     said = member.predict(x[800:])
     right = said.argmax(1) == y[800:]
     assert abs(said.max(1).mean() - right.mean()) < 0.08

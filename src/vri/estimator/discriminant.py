@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 _RANGE = np.log(0.02), np.log(2.0)  # of the logarithm of the factor on the logits
 
 
-class Gaussian:
+class LinearDiscriminant:
     """Classes as normal distributions of one covariance; Fisher (1936).
 
     Wrong labels pull the means of all classes towards each other, and so hardly turn the directions between them.
