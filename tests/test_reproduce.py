@@ -291,6 +291,28 @@ def test_marks_say_better_and_worse(tmp_path: Path) -> None:
     assert report.cell(results, "non-Bayesian", column) == "56.1 ± 0.1 (55.1) ▲"
 
 
+def test_rivals_are_compared_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    grid = Grid(
+        [TableRow(name, {"method": name.lower()}) for name in ("VRI", "GCE", "SCE")], [Column("x", TINY)], "digits."
+    )
+    experiment = Experiment("tab:y", "", "VRI wins.", {"quick": grid}, verdicts.vri_is_ahead)
+    scores = {"VRI": [0.80, 0.90, 0.91], "GCE": [0.85], "SCE": [0.79, 0.895, 0.90]}  # the first seed is hard
+    table = {}
+    for row in grid.rows:
+        for seed, score in enumerate(scores[row.label]):
+            run = experiment.run(grid, row, grid.columns[0], seed)
+            table[run.key] = record(run, score)
+    write(tmp_path, table)
+    results = Results.read(experiment, "quick", 3, tmp_path)
+    duel = verdicts.closest(results, ["VRI"], ["GCE", "SCE"], "x")
+    assert duel is not None
+    assert (duel.rival, duel.ours, duel.theirs, duel.level) == ("GCE", pytest.approx(80), pytest.approx(85), False)
+    assert "Behind in: x (GCE 85.0, VRI 80.0)." in experiment.verdict(results)
+    duel = verdicts.closest(results, ["VRI"], ["SCE"], "x")
+    assert duel is not None
+    assert duel.gap == pytest.approx(2.5 / 3)
+
+
 def test_verdicts_follow_the_numbers(tmp_path: Path) -> None:
     later_is_better = fill(tmp_path / "a", EXPERIMENTS["tab:flip"])
     assert verdicts.vri_is_ahead(later_is_better).startswith("Holds. VRI is ahead of all others in 4 of 4 columns.")

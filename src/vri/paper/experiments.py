@@ -225,8 +225,23 @@ class Results:
 
     def scores(self, row: str, column: str, score: str | None = None) -> list[float]:
         """Test accuracies in %, one per seed, of runs that did not fail."""
-        kind = score or (self.experiment.score if self.scale == "paper" else "last")
+        kind = score or self._score
         return [100 * r[kind] for r in self.records(row, column) if r.get(kind) is not None]
+
+    @property
+    def _score(self) -> str:
+        """What a run is judged by."""
+        return self.experiment.score if self.scale == "paper" else "last"
+
+    def paired(self, row: str, other: str, column: str) -> tuple[list[float], list[float]]:
+        """Test accuracies in % of two rows, of the seeds that both have: same data, noise and order."""
+        kind = self._score
+        found = [
+            {r["settings"]["seed"]: 100 * r[kind] for r in self.records(name, column) if r.get(kind) is not None}
+            for name in (row, other)
+        ]
+        both = sorted(found[0].keys() & found[1].keys())
+        return [found[0][seed] for seed in both], [found[1][seed] for seed in both]
 
     def mean(self, row: str, column: str) -> float:
         """Mean accuracy in %; NaN if there is none."""

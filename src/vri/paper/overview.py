@@ -7,7 +7,7 @@ from pathlib import Path
 from vri.methods import METHODS
 from vri.paper.experiments import Results
 from vri.paper.report import markdown_table, replace_block, spread
-from vri.paper.verdicts import LEVEL, p_value
+from vri.paper.verdicts import closest
 
 NAME = "overview"
 
@@ -83,21 +83,18 @@ def _standing(columns: Sequence[tuple[Results, str]]) -> str:
     for results, column in columns:
         if not results.telling(column):
             continue
-        there = {row: results.scores(row, column) for row in results.rows if results.scores(row, column)}
-        ours = [row for row in there if row == "VRI" or row.startswith("VRI with")]
-        others = [row for row in there if not row.startswith("VRI")]
-        if not ours or len(others) < 2:
+        ours = [row for row in results.rows if row == "VRI" or row.startswith("VRI with")]
+        duel = closest(results, ours, [row for row in results.rows if not row.startswith("VRI")], column)
+        if duel is None:
             continue
-        mine, rival = (max(rows, key=lambda row: statistics.mean(there[row])) for rows in (ours, others))
-        gap = statistics.mean(there[mine]) - statistics.mean(there[rival])
         judged += 1
-        gaps.append(gap)
-        first += gap > 0
-        near += gap <= 0 and len(there[mine]) > 1 and p_value(there[mine], there[rival]) >= LEVEL
+        gaps.append(duel.gap)
+        first += duel.gap > 0
+        near += duel.gap <= 0 and duel.level
     if not judged:
         return ""
     return (
         f"**VRI with trusted samples (the best of its forms) is first in {first} of {judged} columns and not "
         f"significantly behind the first in {near} more; its distance to the best other method is "
-        f"{statistics.mean(gaps):+.1f} points on average.**"
+        f"{statistics.mean(gaps):+.1f} points on average. Each rival is compared over the seeds that both have run.**"
     )

@@ -5,7 +5,8 @@ Differences between two rows are tested in pairs over seeds: both rows had the s
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -18,25 +19,58 @@ RECOVERED = 0.1  # share of a class's labels that an estimated transition matrix
 COLLAPSED = 0.1  # share of its first variance below which a posterior counts as collapsed
 
 
+@dataclass(frozen=True)
+class Duel:
+    """Two rows in one column, over the seeds that both have.
+
+    Attributes:
+        ours, theirs: mean accuracies in %.
+        level: whether their difference is within what seeds make of it; one seed can't tell.
+    """
+
+    mine: str
+    rival: str
+    ours: float
+    theirs: float
+    level: bool
+
+    @property
+    def gap(self) -> float:
+        """How far ours is ahead."""
+        return self.ours - self.theirs
+
+
+def closest(results: Results, ours: Sequence[str], others: Sequence[str], column: str) -> Duel | None:
+    """The best of our rows against the rival that comes closest to it, or is furthest ahead.
+
+    Seeds differ by their noise, so each rival is compared over the seeds that it shares with our row, and our row is
+    the best of those with the most seeds.
+    """
+    there = [row for row in ours if results.scores(row, column)]
+    if not there:
+        return None
+    mine = max(there, key=lambda row: (len(results.scores(row, column)), results.mean(row, column)))
+    duels = []
+    for rival in others:
+        a, b = results.paired(mine, rival, column)
+        if a:
+            level = len(a) > 1 and p_value(a, b) >= LEVEL
+            duels.append(Duel(mine, rival, statistics.mean(a), statistics.mean(b), level))
+    return min(duels, key=lambda duel: duel.gap, default=None)
+
+
 def vri_is_ahead(results: Results) -> str:
     """Is VRI ahead of all other rows, in its best form? Columns in which less than half has run are passed over."""
-    won, level, lost = [], [], []
+    won: list[str] = []
+    level: list[str] = []
+    lost: list[str] = []
     ours = [row for row in results.rows if row.startswith("VRI")]
     for column in filter(results.telling, results.columns):
-        there = {row: results.mean(row, column) for row in results.rows if results.scores(row, column)}
-        mine, rival = (
-            max((row for row in there if (row in ours) == own), key=lambda row: there[row], default=None)
-            for own in (True, False)
-        )
-        if mine is None or rival is None:
+        duel = closest(results, ours, [row for row in results.rows if row not in ours], column)
+        if duel is None:
             continue
-        words = f"{column} ({rival} {there[rival]:.1f}, {mine} {there[mine]:.1f})"
-        if there[mine] > there[rival]:
-            won.append(words)
-        elif len(results.scores(mine, column)) > 1 and not differs(results, mine, rival, column):
-            level.append(words)
-        else:
-            lost.append(words)
+        words = f"{column} ({duel.rival} {duel.theirs:.1f}, {duel.mine} {duel.ours:.1f})"
+        (won if duel.gap > 0 else level if duel.level else lost).append(words)
     averages = {row: results.average(row) for row in results.rows if results.mean_everywhere(row)}
     best, next_best = (
         max((row for row in averages if (row in ours) == own), key=lambda row: averages[row], default=None)
@@ -262,9 +296,9 @@ def sensitivity(results: Results) -> str:
 
 def p_value(ours: list[float], theirs: list[float]) -> float:
     """p-value of a paired t-test, two-sided; 1 if there is nothing to test."""
-    pairs = list(zip(ours, theirs, strict=False))
+    pairs = list(zip(ours, theirs, strict=True))
     differences = [a - b for a, b in pairs]
-    if len(pairs) < 2 or len(ours) != len(theirs):
+    if len(pairs) < 2:
         return 1.0
     if max(differences) - min(differences) < 1e-12:  # no spread: equal, or shifted by a constant
         return 1.0 if abs(differences[0]) < 1e-12 else 0.0
@@ -274,7 +308,7 @@ def p_value(ours: list[float], theirs: list[float]) -> float:
 
 def differs(results: Results, row: str, other: str, column: str) -> bool:
     """Whether two rows differ in a column."""
-    return p_value(results.scores(row, column), results.scores(other, column)) < LEVEL
+    return p_value(*results.paired(row, other, column)) < LEVEL
 
 
 def mark(results: Results, row: str, column: str) -> str:
