@@ -22,6 +22,7 @@ from vri.paper.estimate import seconds_of
 from vri.paper.examine import BINS, rectification, step_time
 from vri.paper.experiments import Column, Experiment, Grid, Results, TableRow
 from vri.paper.grid import TABLE, Run, as_columns, results, run_grid, submit
+from vri.paper.memorising import memorising
 from vri.paper.overview import NAME, write_overview
 from vri.paper.prepare import prepare
 from vri.paper.published import published
@@ -205,7 +206,7 @@ def test_the_overview_has_every_table_and_says_where_vri_stands(tmp_path: Path) 
     write(tmp_path, found)
     page = tmp_path / "page.md"
     page.write_text(f"# Results\n\n<!-- begin {NAME} -->\n<!-- end {NAME} -->\n\nbelow\n")
-    write_overview([Results.read(experiment, "medium", 1, tmp_path)], page)
+    write_overview([Results.read(experiment, "medium", 1, tmp_path)], page, tmp_path)
     text = page.read_text()
     assert text.endswith("below\n")
     assert "| method | time | a | b |\n" in text
@@ -216,6 +217,30 @@ def test_the_overview_has_every_table_and_says_where_vri_stands(tmp_path: Path) 
     assert "first in 0 of 1 columns and not significantly behind the first in 0 more" in text
     assert "-10.0 points on average" in text
     assert "| tab:x | VRI wins. | Does not hold." in text
+
+
+def test_the_page_shows_what_the_longest_schedule_does(tmp_path: Path) -> None:
+    experiment = choosing()
+    grid = with_rows(experiment.grids["medium"], "cross-entropy", method="cross-entropy")
+    experiment = replace(experiment, grids={"medium": grid})
+    scores = {"vri": [0.4, 0.8, 0.79], "gce": [0.7], "cross-entropy": [0.3, 0.9, 0.5]}
+    found = {}
+    for run in experiment.runs("medium", 1):
+        row = validated(run, 0.5, 0.5)
+        long = run.settings.epochs == 4
+        test = scores[run.settings.method] if long else [0.1]
+        own = {"epoch": list(range(1, len(test) + 1)), "test_accuracy": test, "memorised": [0.2 if long else 0.7]}
+        if run.settings.method != "gce" or not long:  # its long schedule hasn't run
+            found[run.key] = row | {"epochs": row["epochs"] | own}
+    write(tmp_path, found)
+    text = memorising([Results.read(experiment, "medium", 1, tmp_path)], tmp_path / "page.md", tmp_path)
+    assert "| method | a |\n" in text  # b has run without cross-entropy
+    assert "| VRI | 80.0 → 79.0 (20 %) |" in text
+    assert "| cross-entropy | 90.0 → 50.0 (20 %) |" in text
+    assert "GCE" not in text
+    assert "(./curves.png)" in text
+    assert (tmp_path / "curves.png").stat().st_size > 5000
+    assert (tmp_path / "curves.csv").read_text().splitlines()[1:3] == ["a,cross-entropy,1,0.3", "a,cross-entropy,2,0.9"]
 
 
 def with_rows(grid: Grid, *labels: str, method: str) -> Grid:

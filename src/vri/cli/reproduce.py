@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.page is not None and (results.complete or results.partial):
             write_page(results, out, options.page, options.seeds)
     if options.page is not None and options.scale == "medium" and seen:
-        write_overview(seen, options.page)
+        write_overview(seen, options.page, out)
     if unfinished:
         print(f"{unfinished} of {len(chosen)} not finished; the same command resumes", file=sys.stderr)
     return 0

@@ -106,9 +106,14 @@ class Experiment:
 
     def choice(self, grid: Grid, row: TableRow, column: Column, found: Mapping[str, Record]) -> tuple[str | None, bool]:
         """What a row takes in a column, by validation accuracy of the first seed, and whether all have been tried."""
-        tried = {name: found.get(self.run(grid, row, column, 0, None, name).key) for name in column.choices}
-        scores = {name: validation_accuracy(record) for name, record in tried.items() if record is not None}
-        return max(scores, key=lambda name: scores[name], default=None), len(scores) == len(tried)
+        tried = self.trials(grid, row, column, found)
+        best = max(tried, key=lambda name: validation_accuracy(tried[name]), default=None)
+        return best, len(tried) == len(column.choices)
+
+    def trials(self, grid: Grid, row: TableRow, column: Column, found: Mapping[str, Record]) -> dict[str, Record]:
+        """What the first seed has tried of all that the row may choose from."""
+        keys = {name: self.run(grid, row, column, 0, None, name).key for name in column.choices}
+        return {name: found[key] for name, key in keys.items() if key in found}
 
     def run(
         self,
@@ -202,6 +207,10 @@ class Results:
     def decided(self, row: str, column: str) -> bool:
         """Whether the row has tried all that it may choose from."""
         return self.experiment.choice(self.grid, self._row(row), self._column(column), self.found)[1]
+
+    def trials(self, row: str, column: str) -> dict[str, Record]:
+        """What the first seed has tried, by name of the choice."""
+        return self.experiment.trials(self.grid, self._row(row), self._column(column), self.found)
 
     def seeds_of(self, column: str) -> int:
         """How many seeds a column has."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vri.methods import METHODS
 from vri.paper.experiments import Results
+from vri.paper.memorising import memorising
 from vri.paper.report import markdown_table, replace_block, spread
 from vri.paper.verdicts import closest
 
@@ -56,9 +57,10 @@ def overview(every: Sequence[Results]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def write_overview(every: Sequence[Results], page: Path) -> None:
-    """Put the block into a page, replacing an older one."""
-    replace_block(page, NAME, overview(every), "Results")
+def write_overview(every: Sequence[Results], page: Path, out: Path) -> None:
+    """Put the block into a page, replacing an older one, and its figure into `out`."""
+    parts = [overview(every), memorising(every, page, out)]
+    replace_block(page, NAME, "\n\n".join(filter(None, parts)), "Results")
 
 
 def _cell(results: Results, column: str, row: str, best: bool) -> str:
