@@ -4,7 +4,8 @@
     python benchmarks/why.py --table               # the tables and the figure of docs/why.md
 
 Fashion-MNIST, 20,000 noisy + 1,000 trusted images, an MLP, 40 epochs (8,000 steps), learning rate 0.02, decay 0.005;
-accuracy on 5,000 validation images. Each run is a line of benchmarks/results/why.jsonl.
+accuracy on 5,000 validation images. Each run is a line of benchmarks/results/why.jsonl. The part "long" is on digits
+instead; its runs belong to `vri reproduce tab:flip --scale medium`.
 """
 
 import argparse
@@ -20,13 +21,18 @@ from torch.nn import functional as F
 import vri
 from table import RESULTS, Row, fill, read
 from vri.methods import METHODS, VRI
+from vri.paper.catalogue import EXPERIMENTS
+from vri.paper.grid import TABLE as RUNS
+from vri.paper.grid import Run, run_grid
 from vri.paper.report import markdown_table, replace_block
+from vri.paper.runs import RunTable
 from vri.paper.verdicts import p_value
 from vri.training.selection import Selection
 
 TABLE = RESULTS / "why.jsonl"
 NOT_YET = "Not run yet."
 DOCS = Path(__file__).parent.parent / "docs"
+MEDIUM = DOCS / "results" / "medium"
 SEEDS = (0, 1, 2)
 NOISES = {"flip": 0.4, "uniform": 0.6}
 EVERY = {**NOISES, "instance": 0.4}
@@ -51,6 +57,7 @@ FORMS = {
     "the teacher alone": "vri-teacher",
     "VRI with the teacher": "vri-teacher",
 }
+LONG = ("non-Bayesian", "MC", "VRI")  # rows of tab:flip, in 500 epochs on digits
 TRUSTED = (
     "random",
     "smallest losses, right labels",
@@ -83,6 +90,20 @@ def runs() -> list[Row]:
         for method in ("mc", "vri")
     ]
     return every
+
+
+def long_runs() -> dict[tuple[str, str], list[Run]]:
+    """Row and schedule: one run for each seed. They are among the runs of `vri reproduce tab:flip --scale medium`."""
+    experiment = EXPERIMENTS["tab:flip"]
+    grid = experiment.grids["medium"]
+    column = next(c for c in grid.columns if c.label == "digits, flip 40 %")
+    rows = {row.label: row for row in grid.rows}
+    return {
+        (name, choice): [experiment.run(grid, rows[name], column, seed, None, choice) for seed in SEEDS]
+        for choice, changes in column.choices.items()
+        if changes["epochs"] == 500
+        for name in LONG
+    }
 
 
 class Data:
@@ -238,6 +259,7 @@ def write() -> None:
     replace_block(DOCS / "why.md", "matrix", matrix_table(rows), "Why")
     replace_block(DOCS / "why.md", "gap", gap_table(rows), "Why")
     replace_block(DOCS / "why.md", "draws", draws_table(rows), "Why")
+    replace_block(DOCS / "why.md", "long", long_table(), "Why")
     draw(rows)
 
 
@@ -310,6 +332,20 @@ def draws_table(rows: list[Row]) -> str:
     return markdown_table(["setting", "MC", "VRI", "VRI − MC"], body) if body else NOT_YET
 
 
+def long_table() -> str:
+    found = RunTable(MEDIUM / RUNS).rows()
+    body = []
+    for (name, choice), runs in long_runs().items():
+        records = [found[run.key] for run in runs if run.key in found]
+        if records:
+            last = [100 * r["last"] for r in records]
+            best = [100 * r["best_chosen_on_test"] for r in records]
+            learned = statistics.mean(100 * r["epochs"]["memorised"][-1] for r in records)
+            body.append([choice, name, spread(best), spread(last), f"{learned:.0f} %", str(len(records))])
+    header = ["schedule", "method", "best epoch", "last epoch", "wrong labels learned", "seeds"]
+    return markdown_table(header, body) if body else NOT_YET
+
+
 def spread(values: list[float]) -> str:
     if len(values) < 2:
         return f"{values[0]:.1f}" if values else "–"
@@ -351,14 +387,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--part", choices=("vectors", "matrix", "gap", "draws"))
+    parser.add_argument("--part", choices=("vectors", "matrix", "gap", "draws", "long"))
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
         write()
         return
+    if options.part in (None, "long"):
+        runs_of_tables = [run for seeds in long_runs().values() for run in seeds]
+        run_grid(runs_of_tables, MEDIUM, processes=options.jobs, minutes=options.minutes)
     chosen = [run for run in runs() if options.part in (None, run["part"])]
-    fill(TABLE, chosen, measure, show, processes=options.jobs, minutes=options.minutes)
+    if chosen:
+        fill(TABLE, chosen, measure, show, processes=options.jobs, minutes=options.minutes)
 
 
 if __name__ == "__main__":
