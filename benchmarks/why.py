@@ -11,6 +11,7 @@ instead; its runs belong to `vri reproduce tab:flip --scale medium`.
 import argparse
 import csv
 import statistics
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from torch.nn import functional as F
 
 import vri
 from table import RESULTS, Row, fill, read
-from vri.methods import METHODS, VRI
+from vri.methods import METHODS, VRI, Method
+from vri.methods.dividemix import DivideMix
+from vri.methods.vri_dividemix import VRIDivideMix
 from vri.paper.catalogue import EXPERIMENTS
 from vri.paper.grid import TABLE as RUNS
 from vri.paper.grid import Run, run_grid
@@ -57,6 +60,11 @@ FORMS = {
     "the teacher alone": "vri-teacher",
     "VRI with the teacher": "vri-teacher",
 }
+INSIDE = {
+    "DivideMix": "dividemix",
+    "DivideMix's labels, trusted samples, vectors of ones": "vri-dividemix",
+    "VRI in DivideMix": "vri-dividemix",
+}
 LONG = ("non-Bayesian", "MC", "VRI")  # rows of tab:flip, in 500 epochs on digits
 TRUSTED = (
     "random",
@@ -76,6 +84,12 @@ def runs() -> list[Row]:
         for seed in SEEDS
         for noise in EVERY
         for form, method in FORMS.items()
+    ]
+    every += [
+        {"part": "inside", "noise": noise, "form": form, "method": method, "seed": seed}
+        for seed in SEEDS
+        for noise in NOISES
+        for form, method in INSIDE.items()
     ]
     every += [
         {"part": "gap", "noise": noise, "trust": kind, "seed": seed}
@@ -127,14 +141,16 @@ class Data:
             self.open[:open_set] = True
 
 
-def build(name: str, seed: int, **options: Any) -> VRI:
+def build(name: str, seed: int, **options: Any) -> Method:
     model = vri.backbones.mlp(784, 10, seed=seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-3)
     generator = torch.Generator().manual_seed(seed)
     options = {"hidden": "auto", "meta_lr": 1.2e-3, **options}
-    method = METHODS[name](model, 10, optimizer, generator=generator, **options)
-    assert isinstance(method, VRI)
-    return method
+    if METHODS[name] is DivideMix:
+        options = {}
+    elif METHODS[name] is VRIDivideMix:
+        options = {"rectification": options}
+    return METHODS[name](model, 10, optimizer, generator=generator, **options)
 
 
 def measure(run: Row) -> Row:
@@ -143,16 +159,18 @@ def measure(run: Row) -> Row:
     options = {k: v for k, v in run.items() if k not in known}
     if run.get("method") == "mc":
         options.pop("kl_weight", None)
-    alone = str(run.get("form")).endswith("alone")
+    alone = str(run.get("form")).endswith(("alone", "vectors of ones"))
     if alone:
-        options["initial_mean"] = 50.0  # a vector of ones, which stays
+        options["initial_mean"] = 50.0
     rate = run.get("rate", EVERY[run["noise"]])
     vectors = run["part"] == "vectors"
     data = Data(run["noise"], rate, run["seed"], run.get("trusted", 1000), open_set=1000 if vectors else 0)
     method = build(run.get("method", "vri"), run["seed"], **options)
     if alone:
-        method.learn = lambda gradient: None  # type: ignore[method-assign]
-    trusted: tuple[Tensor, ...] | None = data.trusted
+        for one in (method.first, method.second) if isinstance(method, VRIDivideMix) else (method,):
+            assert isinstance(one, VRI)
+            one.learn = lambda gradient: None  # type: ignore[method-assign]  # the vectors stay as they are
+    trusted: tuple[Tensor, ...] | None = data.trusted if method.needs_trusted else None
     selection = None
     if run["part"] == "gap":
         if run["trust"] == "half of all":
@@ -163,6 +181,7 @@ def measure(run: Row) -> Row:
 
     def look(row: dict[str, Any]) -> None:
         if vectors and int(row["epoch"]) in LOOKS:
+            assert isinstance(method, VRI)
             looked.append({"epoch": int(row["epoch"]), **look_at(method, data)})
 
     history = vri.train(
@@ -256,7 +275,9 @@ def look_at(method: VRI, data: Data) -> Row:
 def write() -> None:
     rows = read(TABLE)
     replace_block(DOCS / "why.md", "vectors", vectors_table(rows), "Why")
-    replace_block(DOCS / "why.md", "matrix", matrix_table(rows), "Why")
+    matrix = forms_table(rows, "matrix", FORMS, EVERY, "what corrects the labels")
+    replace_block(DOCS / "why.md", "matrix", matrix, "Why")
+    replace_block(DOCS / "why.md", "inside", forms_table(rows, "inside", INSIDE, NOISES, "labels"), "Why")
     replace_block(DOCS / "why.md", "gap", gap_table(rows), "Why")
     replace_block(DOCS / "why.md", "draws", draws_table(rows), "Why")
     replace_block(DOCS / "why.md", "long", long_table(), "Why")
@@ -287,15 +308,15 @@ def vectors_table(rows: list[Row]) -> str:
     return markdown_table([*header, "plain", "push on the true class"], body)
 
 
-def matrix_table(rows: list[Row]) -> str:
+def forms_table(rows: list[Row], part: str, forms: Iterable[str], rates: Mapping[str, float], heading: str) -> str:
     body = []
-    for form in FORMS:
-        found = [r for r in rows if r["part"] == "matrix" and r["form"] == form]
-        cells = [spread([100 * r["validation_accuracy"] for r in found if r["noise"] == noise]) for noise in EVERY]
+    for form in forms:
+        found = [r for r in rows if r["part"] == part and r["form"] == form]
+        cells = [spread([100 * r["validation_accuracy"] for r in found if r["noise"] == noise]) for noise in rates]
         if found:
             body.append([form, *cells])
-    noises = [f"{name} {100 * rate:.0f} %" for name, rate in EVERY.items()]
-    return markdown_table(["what corrects the labels", *noises], body) if body else NOT_YET
+    noises = [f"{name} {100 * rate:.0f} %" for name, rate in rates.items()]
+    return markdown_table([heading, *noises], body) if body else NOT_YET
 
 
 def gap_table(rows: list[Row]) -> str:
@@ -387,7 +408,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--part", choices=("vectors", "matrix", "gap", "draws", "long"))
+    parser.add_argument("--part", choices=("vectors", "matrix", "inside", "gap", "draws", "long"))
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
