@@ -35,7 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {  # small meta networks
     "mslc": {"hidden": 7, "warmup_share": 0.0},
     "warpi": {"hidden": (6,)},
     "famus": {"hidden": 7},
-    "emlc": {"hidden": 7, "label_dim": 4},
+    "emlc": {"hidden": 7, "label_dim": 4, "warmup_share": 0.0},
     **{name: {"hidden": (8,), "label_dim": 4} for name in ("mc", "non-bayesian", "vri-literal", "vri")},
 }
 # name: method, options, batch sizes

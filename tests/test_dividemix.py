@@ -141,7 +141,8 @@ def test_losses_of_two_kinds_are_told_apart(outliers: int) -> None:
     first, second = 0.6 * density(losses, 0.3, 0.1), 0.4 * density(losses, 1.1, 0.2)
     between = (losses > 0.2) & (losses < 1.5)  # far below, the wider Gaussian is the nearer one
     found = probably_clean(losses)
-    torch.testing.assert_close(found[between], (first / (first + second))[between], rtol=0, atol=0.15 if outliers == 0 else 0.25)
+    near = 0.25 if outliers else 0.15
+    torch.testing.assert_close(found[between], (first / (first + second))[between], rtol=0, atol=near)
     assert found.dtype == losses.dtype
     assert probably_clean(torch.full((5,), 0.3)).tolist() == [1.0] * 5
 

@@ -259,10 +259,10 @@ def test_the_recipe_gives_defaults_and_no_more() -> None:
     assert own == {**chosen.options, "clean_weight": 4.0}
     for method in ("mw-net", "vri-literal"):  # VRI's own options are not for others, nor for the paper to the letter
         assert resolve(given={"backbone": "fast", "method": method}).options == {"lookahead": "head"}
-    for name in ("l2rw", "mslc", "emlc"):  # they look ahead in a step of their own; EMLC in all layers
+    for name in ("l2rw", "mslc", "emlc"):  # they look ahead in a step of their own
         learned = resolve(given={"backbone": "fast", "method": name})
         assert (learned.batch_size, learned.meta_batch_size) == (250, 100)
-        assert learned.options == ({} if name == "emlc" else {"lookahead": "head"})
+        assert learned.options == {"lookahead": "head"}
     assert resolve(given={"backbone": "fast", "method": "cross-entropy"}).options == {}
     assert "backbone" in _OPTIONS
 

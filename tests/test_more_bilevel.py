@@ -1,6 +1,7 @@
 """FasTEN, FSR, FaMUS and EMLC, each against a literal version of its step."""
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -295,9 +296,11 @@ def corrected(method: EMLC, inputs: Tensor, labels: Tensor) -> Tensor:
     return w * F.one_hot(labels, CLASSES) + (1 - w) * method.teacher[4](features).softmax(1)
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_emlc_by_hand(steps: int) -> None:
-    method = build(EMLC, steps_ahead=steps, hidden=5, label_dim=4, meta_lr=0.3, meta_weight_decay=0.0)
+@pytest.mark.parametrize(("steps", "lookahead", "first"), [(1, "all", 0), (3, "all", 0), (3, "head", 4)])
+def test_emlc_by_hand(steps: int, lookahead: str, first: int) -> None:
+    """`first` is the student's first tensor whose gradients count."""
+    options = {"hidden": 5, "label_dim": 4, "meta_lr": 0.3, "meta_weight_decay": 0.0}
+    method = build(EMLC, steps_ahead=steps, lookahead=lookahead, **options)
     copied = copy.deepcopy(method)
     student, learned = copied.model, [*copied.teacher.parameters(), *copied.retain.parameters()]
     optimizer = torch.optim.SGD(student.parameters(), lr=LR, weight_decay=1e-2)
@@ -314,11 +317,11 @@ def test_emlc_by_hand(steps: int) -> None:
     same(method.model, student)
 
     clean = F.cross_entropy(student(CLEAN_X[1::2]), CLEAN_Y[1::2])
-    g = torch.autograd.grad(clean, list(student.parameters()))
+    g = torch.autograd.grad(clean, list(student.parameters())[first:])
     total = clean.new_zeros(())
     for age, (before, x, y) in enumerate(reversed(steps_taken)):
         loss = F.cross_entropy(before(x), corrected(copied, x, y))
-        gradient = torch.autograd.grad(loss, list(before.parameters()), create_graph=True)
+        gradient = torch.autograd.grad(loss, list(before.parameters())[first:], create_graph=True)
         total = total - (1 - LR) ** age * LR * sum((a * b).sum() for a, b in zip(gradient, g, strict=True))
     features = copied.teacher[:4](CLEAN_X)
     logits = copied.teacher[4](features)
@@ -343,6 +346,34 @@ def test_emlc_waits_for_its_steps_and_remembers_them() -> None:
     same(method.teacher, start)
     assert "meta_loss" in method.step((X, Y), CLEAN)
     assert method.history == []
+
+
+def test_emlc_cuts_long_gradients() -> None:
+    moved = {}
+    for clip in (math.inf, 0.01):
+        method = build(EMLC, steps_ahead=1, clip=clip, meta_lr=0.5, meta_weight_decay=0.0)
+        start = [p.detach().clone() for p in method.meta_parameters]
+        method.step((X, Y), CLEAN)
+        moved[clip] = torch.cat([(p - s).flatten() for p, s in zip(method.meta_parameters, start, strict=True)])
+    torch.testing.assert_close(moved[0.01].norm(), torch.tensor(0.5 * 0.01).double())
+    assert moved[math.inf].norm() > 0.005
+    torch.testing.assert_close(moved[0.01], moved[math.inf] * 0.005 / moved[math.inf].norm())
+
+
+def test_emlc_starts_from_what_plain_training_learns() -> None:
+    method, plain = build(EMLC, warmup_share=0.5), build(CrossEntropy)
+    method.begin_epoch(0, 4)
+    assert not method.meta_due
+    for _ in range(3):
+        assert "meta_loss" not in method.step((X, Y))
+        plain.step((X, Y))
+    same(method.model, plain.model)
+    same(method.teacher, plain.model)
+    for epoch, epochs, warming in ((1, 4, True), (2, 4, False), (0, 1, False)):
+        method.begin_epoch(epoch, epochs)
+        assert method.meta_due != warming
+    method.step((X, Y), CLEAN)
+    same(method.teacher, plain.model)  # the student goes on alone until the teacher's turn
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,11 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.argmax(1) == target).mean(dtype=torch.float64)
 
 
+def warm_up_epochs(share: float, epochs: int) -> int:
+    """How many of all epochs a share of them is: one at least if it isn't 0, and never all."""
+    return min(max(round(share * epochs), 1), epochs - 1) if share else 0
+
+
 def read_metrics(forward: Forward, meta_logits: Tensor | None = None, **values: Tensor | float) -> Metrics:
     """Plain numbers to report, copied from the device all at once.
 

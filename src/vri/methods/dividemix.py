@@ -11,7 +11,7 @@ from vri.core import objective
 from vri.core.checks import Batch
 from vri.core.model import Classifier, evaluating
 from vri.core.randomness import draw_seed
-from vri.methods.base import Cost, Metrics
+from vri.methods.base import Cost, Metrics, warm_up_epochs
 from vri.methods.losses import one_hot, sample_losses
 from vri.methods.mixmatch import labelled_losses, probably_clean, ramp_up, sharpen, unlabelled_losses
 from vri.methods.mixup import draw_mixture, mix
@@ -81,7 +81,7 @@ class DivideMix(TwoNetworks):
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Set the phase and λ_u."""
-        first = min(max(round(self.warmup_share * epochs), 1), epochs - 1) if self.warmup_share else 0
+        first = warm_up_epochs(self.warmup_share, epochs)
         self.warming = epoch < first
         self.growth = ramp_up(epoch, first, self.ramp_share * epochs)
 

@@ -16,7 +16,7 @@ from vri.core.bilevel import LookAhead
 from vri.core.checks import Batch, to_device
 from vri.core.model import Classifier, Forward, Outputs
 from vri.core.randomness import draw_seed, seeded
-from vri.methods.base import Cost, Metrics, accuracy, read_metrics
+from vri.methods.base import Cost, Metrics, accuracy, read_metrics, warm_up_epochs
 from vri.methods.losses import one_hot
 from vri.methods.meta import WITHOUT_BACKPROP, MetaMethod
 from vri.methods.options import option, refused
@@ -51,14 +51,19 @@ class EMLC(MetaMethod):
     For k = 1 the meta gradient is exact; for more it takes the Hessians for the identity, which is the paper's
     approximation. It is computed by forward-mode differentiation, as the authors do. k = 5, widths 128 and SGD without
     momentum, learning rate 0.02 times the schedule and weight decay 5e-4, are from their code for CIFAR. Departures:
-    there both networks start from self-supervised weights, here the teacher starts as a copy of the student; noisy and
-    clean samples pass in two forwards; halves of a clean batch are its even and its odd rows. `hypergradient` can't be
-    "backprop", and options of the look-ahead and of the student's step are refused, as both are fixed here.
+    there both networks start from self-supervised weights; here the student learns the noisy labels first, and the
+    teacher starts as its copy. Noisy and clean samples pass in two forwards; halves of a clean batch are its even and
+    its odd rows. `hypergradient` can't be "backprop", and options of the student's step are refused, as it is fixed
+    here; `lookahead` names the layers whose J_t and g count. Gradients of the teacher longer than `clip` are cut: on
+    the backbone fast the meta gradient was some hundred times longer than the rest, and undid the teacher in two
+    steps. In a loop of your own call `begin_epoch`: there is no warm-up otherwise.
 
     Args:
         steps_ahead: k, steps of the student for each of the teacher.
         hidden: width of the network that gives w.
         label_dim: size of the label embedding.
+        warmup_share: share of the epochs in which the student learns the noisy labels, at least one if it isn't 0.
+        clip: greatest length of the teacher's gradient; infinity cuts nothing.
         meta_lr: learning rate of the teacher.
         meta_weight_decay: its weight decay.
     """
@@ -71,10 +76,12 @@ class EMLC(MetaMethod):
     steps_ahead: int = option(5, "at least 1")
     hidden: int = option(128, "at least 1")
     label_dim: int = option(128, "at least 1")
+    warmup_share: float = option(0.1, "a number in [0, 1)")
+    clip: float = option(10.0, "more than 0")
     meta_lr = 0.02
     meta_weight_decay = 5e-4
     hypergradient: str = option("jvp", "jvp or finite_difference", lambda m: m.hypergradient in WITHOUT_BACKPROP)
-    meta_every = clean_weight = clean_updates = meta_amsgrad = lookahead = lookahead_lr = lagged = refused(
+    meta_every = clean_weight = clean_updates = meta_amsgrad = lookahead_lr = lagged = refused(
         "the student's real steps are the look-ahead"
     )
 
@@ -97,14 +104,23 @@ class EMLC(MetaMethod):
         )
         self.history: list[dict[str, Any]] = []  # what is needed of the student's steps since the teacher's last
         self.saved += ["teacher", "retain", "meta_optimizer", "history"]
+        self.warming = False
 
     @property
     def meta_due(self) -> bool:
         """Clean samples at every step: half of them teach the student."""
-        return True
+        return not self.warming
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Set the phase."""
+        self.warming = epoch < warm_up_epochs(self.warmup_share, epochs)
 
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One step of the student, and after k of them one of the teacher."""
+        if self.warming:
+            found = self.warm_up(batch)
+            self.teacher.load_state_dict(self.model.state_dict())
+            return found
         classifier = self.classifier
         inputs, given = classifier.unpack(batch, "training")
         clean_inputs, clean_labels = self.unpack_meta(meta_batch)
@@ -136,8 +152,9 @@ class EMLC(MetaMethod):
         return found
 
     def settings(self) -> dict[str, Any]:
-        """k and the teacher's learning rate."""
-        return {"steps_ahead": self.steps_ahead, "meta_lr": self.meta_lr, "meta_smoothing": self.meta_smoothing}
+        """What a step depends on besides the state."""
+        names = ("steps_ahead", "warmup_share", "clip", "meta_lr", "meta_smoothing")
+        return {name: getattr(self, name) for name in names} | {"lookahead": sorted(self._look_ahead_names)}
 
     def _correct(self, inputs: Any, given: Tensor) -> tuple[Tensor, Tensor]:
         """The teacher's labels (n, c), and its trust in the given ones (n, 1)."""
@@ -148,7 +165,8 @@ class EMLC(MetaMethod):
 
     def _teach(self, inputs: Any, labels: Tensor) -> Metrics:
         """One step of the teacher."""
-        classifier, rates = self.classifier, self.classifier.rates
+        classifier, rate = self.classifier, max(self.classifier.rates.values())
+        rates = {name: value for name, value in classifier.rates.items() if name in self._look_ahead_names}
         now = {name: p.detach().clone().requires_grad_() for name, p in classifier.parameters.items()}
         here = LookAhead(classifier, Forward(None, Outputs(labels, labels), 0), rates, (), {}, now, False)
         odd = [_every_other(part, 1, len(labels)) for part in (inputs, labels)]
@@ -167,12 +185,13 @@ class EMLC(MetaMethod):
             with self._at(held["weights"]):
                 gradient = self.meta_gradient(ahead, clean)
             total = [a + b for a, b in zip(total, gradient, strict=True)]
-            discount *= 1 - max(rates.values())
+            discount *= 1 - rate
         for group in self.meta_optimizer.param_groups:  # follows the student's schedule
-            group["lr"] = self.meta_lr * max(rates.values()) / max(max(self._first_rates.values()), 1e-12)
+            group["lr"] = self.meta_lr * rate / max(max(self._first_rates.values()), 1e-12)
         found = {"meta_loss": clean.loss, "meta_accuracy": accuracy(clean.logits, odd[1]), "teacher_accuracy": right}
         metrics = read_metrics(forward, clean.logits, **found)
-        self.learn(total)
+        share = (self.clip / torch.nn.utils.get_total_norm(total)).clamp(max=1.0)
+        self.learn([share * g for g in total])
         return metrics
 
     def _own_loss(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
