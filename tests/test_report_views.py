@@ -197,8 +197,10 @@ def test_details_show_the_neighbours_and_take_keys(browser: Any, tmp_path: Path)
     suspects = pets(3, image=jpeg(), neighbours=near)
     with visit(browser, report(tmp_path, suspects)) as page:
         assert page.inner_text(".card .near") == "neighbours 1 dog, 1 cat"
+        assert page.locator("[autofocus]").count() == 0  # a browser complains where something has the focus already
         to_list(page)
         press(page, "v")
+        assert page.evaluate("document.activeElement.matches('#details [data-close]')")
         assert page.locator(".neighbours b").all_inner_texts() == ["dog", "cat"]
         assert page.locator(".neighbours .hint").all_inner_texts() == ["near/1.jpg", bad]
         assert (

@@ -73,6 +73,7 @@ function showDetails(suspect, picture, neighbours) {
   if (suspect.fields.length > 0) body.append(rows ? fieldsBeside(suspect, neighbours) : fieldsOf(suspect.fields));
   if (neighbours.length > 0 && !rows) body.append(element("h3", {}, "Most like it"), neighbourhood(suspect, neighbours));
   byId("details").showModal();
+  byId("details").querySelector("[data-close]").focus({ preventScroll: true }); // "autofocus" would act on loading, too
   byId("details").scrollTop = 0;
 }
 
