@@ -55,8 +55,8 @@ class EMLC(MetaMethod):
     teacher starts as its copy. Noisy and clean samples pass in two forwards; halves of a clean batch are its even and
     its odd rows. `hypergradient` can't be "backprop", and options of the student's step are refused, as it is fixed
     here; `lookahead` names the layers whose J_t and g count. Gradients of the teacher longer than `clip` are cut: on
-    the backbone fast the meta gradient was some hundred times longer than the rest, and undid the teacher in two
-    steps. In a loop of your own call `begin_epoch`: there is no warm-up otherwise.
+    the backbone fast the meta gradient was some hundred times longer than the rest, and undid the teacher in one
+    step. In a loop of your own call `begin_epoch`: there is no warm-up otherwise.
 
     Args:
         steps_ahead: k, steps of the student for each of the teacher.
