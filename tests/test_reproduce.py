@@ -23,7 +23,7 @@ from vri.paper.examine import BINS, rectification, step_time
 from vri.paper.experiments import Column, Experiment, Grid, Results, TableRow
 from vri.paper.grid import TABLE, Run, as_columns, results, run_grid, submit
 from vri.paper.memorising import memorising
-from vri.paper.overview import NAME, write_overview
+from vri.paper.overview import NAME, on_page, write_overview
 from vri.paper.prepare import prepare
 from vri.paper.published import published
 from vri.paper.runs import RunTable
@@ -217,6 +217,21 @@ def test_the_overview_has_every_table_and_says_where_vri_stands(tmp_path: Path) 
     assert "first in 0 of 1 columns and not significantly behind the first in 0 more" in text
     assert "-10.0 points on average" in text
     assert "| tab:x | VRI wins. | Does not hold." in text
+
+
+def test_the_overview_keeps_the_tables_that_the_page_already_has(tmp_path: Path) -> None:
+    one, other, unseen, empty = (
+        replace(choosing(), name=f"tab:{name}") for name in ("one", "other", "unseen", "empty")
+    )
+    empty = replace(empty, grids={"medium": replace(empty.grids["medium"], columns=[])})
+    write(tmp_path, {run.key: validated(run, 0.7, 0.5) for run in one.runs("medium", 1)})
+    page = tmp_path / "page.md"
+    page.write_text("# Results\n\n<!-- begin tab:one -->\n<!-- end tab:one -->\n<!-- begin tab:empty -->\n")
+    drawn = Results.read(other, "medium", 1, tmp_path)
+    everything = on_page([drawn], [one, other, unseen, empty], page, tmp_path)
+    assert [results.experiment.name for results in everything] == ["tab:one", "tab:other"]
+    assert everything[0].found
+    assert everything[1] is drawn
 
 
 def test_the_page_shows_what_the_longest_schedule_does(tmp_path: Path) -> None:

@@ -41,10 +41,10 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from vri.paper.catalogue import find, lacking, parts_of, runs_of, why_not
+    from vri.paper.catalogue import EXPERIMENTS, find, lacking, parts_of, runs_of, why_not
     from vri.paper.estimate import plan_text
     from vri.paper.experiments import Results
-    from vri.paper.overview import write_overview
+    from vri.paper.overview import on_page, write_overview
     from vri.paper.report import write_files, write_page
 
     submit_options = _check(options)
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.page is not None and (results.complete or results.partial):
             write_page(results, out, options.page, options.seeds)
     if options.page is not None and options.scale == "medium" and seen:
-        write_overview(seen, options.page, out)
+        write_overview(on_page(seen, EXPERIMENTS.values(), options.page, out), options.page, out)
     if unfinished:
         print(f"{unfinished} of {len(chosen)} not finished; the same command resumes", file=sys.stderr)
     return 0

@@ -1,13 +1,13 @@
 """One page about all results at a scale: the main table, and what becomes of the paper's claims."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from vri.methods import METHODS
-from vri.paper.experiments import Results
+from vri.paper.experiments import Experiment, Results
 from vri.paper.memorising import memorising
-from vri.paper.report import markdown_table, replace_block, spread
+from vri.paper.report import has_block, markdown_table, replace_block, spread
 from vri.paper.verdicts import closest
 
 NAME = "overview"
@@ -55,6 +55,16 @@ def overview(every: Sequence[Results]) -> str:
         markdown_table(["", "claim", "here"], claims),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def on_page(drawn: Sequence[Results], every: Iterable[Experiment], page: Path, out: Path) -> list[Results]:
+    """What the overview of a page is about: those just drawn, and the others that it has; in the order of `every`."""
+    new = {results.experiment.name: results for results in drawn}
+    scale, seeds = drawn[0].scale, drawn[0].seeds
+    known = [
+        new.get(e.name) or Results.read(e, scale, seeds, out) for e in every if e.name in new or has_block(page, e.name)
+    ]
+    return [results for results in known if results.found]
 
 
 def write_overview(every: Sequence[Results], page: Path, out: Path) -> None:

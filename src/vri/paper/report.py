@@ -193,6 +193,11 @@ def write_page(results: Results, out: Path, page: Path, seeds: int) -> None:
     replace_block(page, results.experiment.name, block(results, out, page, seeds), TITLE)
 
 
+def has_block(path: Path, name: str) -> bool:
+    """Whether a page has a block called `name`."""
+    return path.exists() and f"<!-- begin {name} -->" in path.read_text(encoding="utf-8")
+
+
 def replace_block(path: Path, name: str, text: str, title: str) -> None:
     """Replace the block called `name` by `text`, or append it; a new page begins with `title`."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
