@@ -4,14 +4,16 @@
     python benchmarks/why.py --table               # the tables and the figure of docs/why.md
 
 Fashion-MNIST, 20,000 noisy + 1,000 trusted images, an MLP, 40 epochs (8,000 steps), learning rate 0.02, decay 0.005;
-accuracy on 5,000 validation images. Each run is a line of benchmarks/results/why.jsonl. The part "long" is on digits
-instead; its runs belong to `vri reproduce tab:flip --scale medium`.
+accuracy on 5,000 validation images. Each run is a line of benchmarks/results/why.jsonl. The parts "long" and "search"
+are on digits instead, 500 epochs: runs of the first belong to `vri reproduce tab:flip --scale medium`, those of the
+second lie in benchmarks/results/search/.
 """
 
 import argparse
 import csv
 import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from vri.training.selection import Selection
 TABLE = RESULTS / "why.jsonl"
 NOT_YET = "Not run yet."
 DOCS = Path(__file__).parent.parent / "docs"
+SEARCHED = RESULTS / "search"
 MEDIUM = DOCS / "results" / "medium"
 SEEDS = (0, 1, 2)
 NOISES = {"flip": 0.4, "uniform": 0.6}
@@ -65,6 +68,18 @@ INSIDE = {
     "DivideMix's labels, trusted samples, vectors of ones": "vri-dividemix",
     "VRI in DivideMix": "vri-dividemix",
 }
+# likewise on digits: settings of the run, and options of the method
+SEARCH: dict[str, tuple[Row, Row]] = {
+    "defaults": ({}, {}),
+    "20 trusted": ({"clean": 20, "meta_batch_size": 20}, {}),
+    "60 % noise": ({"rate": 0.6}, {}),
+    "one draw": ({}, {"samples": 1}),
+    "ten draws": ({}, {"samples": 10}),
+    "free variance": ({}, {"bound": "none"}),
+    "λ = 0.1": ({}, {"kl_weight": 0.1}),
+    "rate 0.05, decay 0.0005": ({"lr": 0.05, "weight_decay": 5e-4}, {}),
+}
+MANY = range(5)  # seeds of the search
 LONG = ("non-Bayesian", "MC", "VRI")  # rows of tab:flip, in 500 epochs on digits
 TRUSTED = (
     "random",
@@ -118,6 +133,18 @@ def long_runs() -> dict[tuple[str, str], list[Run]]:
         if changes["epochs"] == 500
         for name in LONG
     }
+
+
+def search_runs() -> dict[tuple[str, str], list[Run]]:
+    """Setting and method: one run for each seed, from those of the long part at the smaller learning rate."""
+    bases = {name: runs[0].settings for (name, choice), runs in long_runs().items() if choice.endswith("0.02")}
+    every: dict[tuple[str, str], list[Run]] = {}
+    for setting, (changes, options) in SEARCH.items():
+        for name in ("MC", "VRI"):
+            own = {k: v for k, v in options.items() if k != "kl_weight" or name == "VRI"}
+            chosen = replace(bases[name], **changes, options={**bases[name].options, **own})
+            every[setting, name] = [Run(replace(chosen, seed=seed)) for seed in MANY]
+    return every
 
 
 class Data:
@@ -281,6 +308,7 @@ def write() -> None:
     replace_block(DOCS / "why.md", "gap", gap_table(rows), "Why")
     replace_block(DOCS / "why.md", "draws", draws_table(rows), "Why")
     replace_block(DOCS / "why.md", "long", long_table(), "Why")
+    replace_block(DOCS / "why.md", "search", search_table(), "Why")
     draw(rows)
 
 
@@ -344,13 +372,34 @@ def draws_table(rows: list[Row]) -> str:
             }
             for method in ("mc", "vri")
         }
-        seeds = sorted(both["mc"].keys() & both["vri"].keys())
-        if not seeds:
-            continue
-        mc, ours = ([both[m][s] for s in seeds] for m in ("mc", "vri"))
-        gap = statistics.mean(ours) - statistics.mean(mc)
-        body.append([name, spread(mc), spread(ours), f"{gap:+.2f} (p = {p_value(ours, mc):.2f}, {len(seeds)} seeds)"])
+        body += duel(name, both["mc"], both["vri"])
     return markdown_table(["setting", "MC", "VRI", "VRI − MC"], body) if body else NOT_YET
+
+
+def search_table() -> str:
+    found = RunTable(SEARCHED / RUNS).rows()
+    body = []
+    for setting in SEARCH:
+        mc, ours = (
+            {
+                r["settings"]["seed"]: 100 * r["last"]
+                for run in search_runs()[setting, name]
+                if (r := found.get(run.key))
+            }
+            for name in ("MC", "VRI")
+        )
+        body += duel(setting, mc, ours)
+    return markdown_table(["setting", "MC", "VRI", "VRI − MC"], body) if body else NOT_YET
+
+
+def duel(setting: str, mc: Mapping[int, float], ours: Mapping[int, float]) -> list[list[str]]:
+    """A row about the seeds that both have run, if there are any."""
+    seeds = sorted(mc.keys() & ours.keys())
+    if not seeds:
+        return []
+    one, other = ([values[seed] for seed in seeds] for values in (mc, ours))
+    gap = statistics.mean(other) - statistics.mean(one)
+    return [[setting, spread(one), spread(other), f"{gap:+.2f} (p = {p_value(other, one):.2f}, {len(seeds)} seeds)"]]
 
 
 def long_table() -> str:
@@ -408,7 +457,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--part", choices=("vectors", "matrix", "inside", "gap", "draws", "long"))
+    parser.add_argument("--part", choices=("vectors", "matrix", "inside", "gap", "draws", "long", "search"))
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
@@ -417,6 +466,9 @@ def main() -> None:
     if options.part in (None, "long"):
         runs_of_tables = [run for seeds in long_runs().values() for run in seeds]
         run_grid(runs_of_tables, MEDIUM, processes=options.jobs, minutes=options.minutes)
+    if options.part in (None, "search"):
+        by_seed = {run.key: run for turn in zip(*search_runs().values(), strict=True) for run in turn}
+        run_grid(list(by_seed.values()), SEARCHED, processes=options.jobs, minutes=options.minutes)
     chosen = [run for run in runs() if options.part in (None, run["part"])]
     if chosen:
         fill(TABLE, chosen, measure, show, processes=options.jobs, minutes=options.minutes)
