@@ -60,6 +60,46 @@ def test_a_step_is_vris_on_labels_corrected_by_hand() -> None:
     assert method.joint.sum().item() == pytest.approx(1)
 
 
+def test_with_a_strong_view_the_teacher_looks_at_the_weak_one() -> None:
+    method, plain = teacher(strong_view=True), build(VRI)
+    strong = X + 0.5
+    q = method.correct_labels(X, Y)
+    assert not torch.allclose(q, method.correct_labels(strong, Y), atol=1e-3)
+    found, expected = method.step(((X, strong), Y), (CLEAN_X, CLEAN_Y)), plain.step((strong, q), (CLEAN_X, CLEAN_Y))
+    assert found["loss"] == pytest.approx(expected["loss"])
+    torch.testing.assert_close(method.model.state_dict(), plain.model.state_dict())
+    assert method.warm_up(((X, strong), Y))["loss"] == pytest.approx(plain.warm_up((strong, Y))["loss"])
+    torch.testing.assert_close(method.model.state_dict(), plain.model.state_dict())
+
+
+def test_the_loop_provides_the_views_that_it_asks_for() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Noting(VRITeacher):
+        def correct_labels(self, inputs: Any, labels: torch.Tensor) -> torch.Tensor:
+            seen.append(inputs)
+            return super().correct_labels(inputs, labels)
+
+    for strong in (False, True):
+        seen.clear()
+        method = build(Noting, strong_view=strong)
+        looked: list[torch.Tensor] = []
+        method.model.register_forward_pre_hook(lambda _, inputs, looked=looked: looked.append(inputs[0]))
+        train(
+            method,
+            (X, Y),
+            (CLEAN_X, CLEAN_Y),
+            epochs=1,
+            batch_size=COUNT,
+            progress=False,
+            transform=lambda x, seed: x + 1,
+            strong_transform=lambda x, seed: x + 5,
+        )
+        torch.testing.assert_close(seen[0].sort(0).values, (X + 1).sort(0).values)
+        expected = X + 5 if strong else X + 1
+        assert any(torch.equal(each.sort(0).values, expected.sort(0).values) for each in looked)
+
+
 def test_a_matrix_without_noise_is_vri_itself() -> None:
     method, plain = build(momentum=0.0), build(VRI)
     method.joint = torch.eye(CLASSES, dtype=torch.float64) / CLASSES

@@ -12,6 +12,7 @@ from vri.methods.averaged import Averaged
 from vri.methods.base import Cost, Metrics, Rates
 from vri.methods.losses import one_hot
 from vri.methods.options import option
+from vri.methods.views import split_views
 from vri.methods.vri import VRI
 
 _LEAST = 1e-6  # of a pair of classes, so that none is ruled out for ever
@@ -37,11 +38,15 @@ class VRITeacher(VRI):
 
     It predicts in evaluation mode. At test time only `model` runs, not the teacher.
 
+    With `strong_view` the network learns from strongly augmented views of the samples and the teacher looks at weak
+    ones, which it knows better (Nishi, Ding, Rich, Höllerer, 2021). The loop provides both.
+
     Args:
         decay: of the teacher: it keeps this share of its weights at each step, and less in the first ones:
             (1 + t) / (10 + t) after t steps.
         momentum: of the counts behind T: they keep this share at each step.
         initial_mean: mean of v before training; 2 rectifies little, the teacher does the work at first.
+        strong_view: whether the network learns from a strong view of each sample.
     """
 
     name = "vri-teacher"
@@ -52,9 +57,11 @@ class VRITeacher(VRI):
     decay: float = option(0.97, "a number in [0, 1)")
     momentum: float = option(0.98, "a number in [0, 1)")
     initial_mean = 2.0
+    strong_view: bool = option(False)
 
     def __init__(self, model: nn.Module, num_classes: int, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, num_classes, optimizer, **options)
+        self.views = ("weak", "strong") if self.strong_view else ("weak",)
         first = self.classifier
         self.average = Averaged(model)
         self.followed = 0  # steps
@@ -65,8 +72,9 @@ class VRITeacher(VRI):
     def step(self, batch: Batch, meta_batch: Batch | None = None) -> Metrics:
         """One iteration of Algorithm 1 on corrected labels."""
         inputs, labels = self.classifier.unpack(batch, "training")
-        corrected = self.correct_labels(inputs, labels)
-        metrics = super().step((inputs, corrected), meta_batch)
+        views = split_views(inputs, len(self.views))
+        corrected = self.correct_labels(views[0], labels)
+        metrics = super().step((views[-1], corrected), meta_batch)
         given = one_hot(labels, corrected)
         counted = self.classifier.batch_mean((corrected.T @ given / len(given)).unsqueeze(0))
         self.joint = torch.lerp(counted, self.joint, self.momentum)
@@ -75,7 +83,8 @@ class VRITeacher(VRI):
 
     def warm_up(self, batch: Batch) -> Metrics:
         """One step of plain cross-entropy, which the teacher follows."""
-        metrics = super().warm_up(batch)
+        inputs, labels = self.classifier.unpack(batch, "training")
+        metrics = super().warm_up((split_views(inputs, len(self.views))[-1], labels))
         self._follow()
         return metrics
 
@@ -101,4 +110,4 @@ class VRITeacher(VRI):
 
     def settings(self) -> dict[str, Any]:
         """What a step depends on besides the state."""
-        return super().settings() | {"decay": self.decay, "momentum": self.momentum}
+        return super().settings() | {"decay": self.decay, "momentum": self.momentum, "strong_view": self.strong_view}

@@ -105,7 +105,8 @@ def tuned(label: str, settings: Values, noise: str, rate: float | None = None, s
         }
     chosen = {k: v for k, v in settings.items() if k != "epochs"} | {"noise": noise}
     chosen |= {} if rate is None else {"rate": rate}
-    rows = None if dataset == "digits" else tuple(STRONGEST)
+    every = STRONGEST | OTHERS if dataset == "digits" else STRONGEST
+    rows = tuple(label for label in every if label not in _AUGMENTED)
     if settings["backbone"] == "fast":
         rows = FEW if seeds == 1 else (*STRONGEST, *_ALSO_ON_PHOTOS)
     return Column(label, chosen, choices=lengths, seeds=seeds, rows=rows)
@@ -165,12 +166,17 @@ _NOTHING: dict[str, Any] = {"clean": 0}
 STRONGEST: dict[str, tuple[str, dict[str, Any]]] = {
     "cross-entropy": ("cross-entropy", _NOTHING),
     "label smoothing": ("label-smoothing", {**_NOTHING, "options": {"smoothing": 0.2}}),
+    "label smoothing on strong views": (
+        "label-smoothing",
+        {**_NOTHING, "options": {"smoothing": 0.2}, "augment": "rand-augment"},
+    ),
     "VRI": ("vri", {}),
     "VRI with selected samples": ("vri", {"join_selected": True}),
     "VRI with selected samples and beliefs": ("vri", {"join_selected": True, "options": {"beliefs": True}}),
     "VRI with a transition matrix": ("vri-transition", {}),
     "VRI with a transition matrix and selected samples": ("vri-transition", {"join_selected": True}),
     "VRI with a teacher": ("vri-teacher", {}),
+    "VRI with a teacher and strong views": ("vri-teacher", {"options": {"strong_view": True, "decay": 0.99}}),
     "fine-tuned": ("fine-tuned", {}),
     "MW-Net": ("mw-net", {}),
     "GLC": ("glc", {}),
@@ -219,6 +225,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "MLC (Zheng et al.)": ("mlc", {}),
     "VRI in DivideMix": ("vri-dividemix", {}),
 }
+_AUGMENTED = ("label smoothing on strong views", "VRI with a teacher and strong views")  # on photographs only
 _ALSO_ON_PHOTOS = ("CORES*", "PES")
 FEW = (
     "cross-entropy",
@@ -227,6 +234,7 @@ FEW = (
     "VRI with selected samples",
     "VRI with a transition matrix",
     "VRI with a teacher",
+    "VRI with a teacher and strong views",
     "MW-Net",
     "GLC",
     "VRI (+)",
