@@ -1,9 +1,11 @@
 """What a method can ask of the loop: streams, views and predictions of training samples; joint prediction."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -207,6 +209,17 @@ class Own(METHODS["elr"]):  # type: ignore[misc]
         super().__init__(model, num_classes, torch.optim.SGD(model.parameters(), lr=0.1), beta=beta, **options)
 
 
+class Kinds(CrossEntropy):
+    """Options of all kinds."""
+
+    name = ""
+    share: float = option(0.5, "a number in [0, 1)")
+    weight: float = option(1.0, "0 or more")
+    rounds: int | None = option(None, "None or at least 1")
+    careful: bool = option(False)
+    way: str = option("up", ("up", "down"))
+
+
 def test_options_are_keywords_attributes_and_settings() -> None:
     parameters = inspect.signature(Own).parameters
     assert list(parameters)[:5] == ["model", "num_classes", "beta", "share", "weight"]
@@ -221,6 +234,31 @@ def test_options_are_keywords_attributes_and_settings() -> None:
         Own(network(), weight=-1, beta=1)
     with pytest.raises(TypeError, match="wieght"):
         Own(network(), wieght=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share": "half"}, "share='half' (expected a number in [0, 1)"),
+        ({"weight": True}, "weight=True (expected a number, 0 or more)"),
+        ({"weight": None}, "weight=None (expected "),
+        ({"rounds": 2.5}, "rounds=2.5 (expected None or a whole number, at least 1)"),
+        ({"rounds": 0}, "rounds=0 (expected None or at least 1)"),
+        ({"careful": "maybe"}, "careful='maybe' (expected true or false)"),
+        ({"careful": 1}, "careful=1 (expected true or false)"),
+        ({"way": 3}, "way=3 (expected one of up, down)"),
+    ],
+)
+def test_options_of_another_kind(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Kinds(network(), CLASSES, torch.optim.SGD(network().parameters(), lr=0.1), **options)
+
+
+def test_options_may_come_from_numpy() -> None:
+    model = network()
+    chosen: dict[str, Any] = {"share": np.float32(0.25), "rounds": np.int64(3), "careful": np.bool_(True)}
+    method = Kinds(model, CLASSES, torch.optim.SGD(model.parameters(), lr=0.1), **chosen)
+    assert (method.share, method.rounds, method.careful) == (0.25, 3, True)
 
 
 def test_names_of_methods_are_those_of_their_files() -> None:

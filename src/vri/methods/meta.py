@@ -64,7 +64,9 @@ class MetaMethod(Configured):
     meta_amsgrad: bool = option(False)
     meta_optimizer: Any = option(None)  # builds the optimizer, which then takes its place
     meta_smoothing: float = option(0.0, "a number in [0, 1)")
-    lookahead: str | Sequence[str] = option("all")
+    lookahead: str | Sequence[str] = option(
+        "all", "'all', 'head' or names of layers", lambda m: all(isinstance(name, str) for name in m.lookahead)
+    )
     lookahead_lr: float | None = option(None, "None or more than 0")
     lagged: bool = option(False, "False where lookahead is not 'all'", lambda m: not m.lagged or m.lookahead == "all")
     kl_weight: float | None = None  # λ: the meta networks minimise L_meta(θ̂) + α·λ·KL; None if there is no KL term

@@ -4,8 +4,10 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -21,6 +23,14 @@ RANGES: dict[str, Callable[[Any], bool]] = {
     "a number in (0, 1]": lambda x: 0 < x <= 1,
     "a number in (0, 1)": lambda x: 0 < x < 1,
     "widths of at least 1": lambda x: all(width >= 1 for width in x),
+}
+
+
+# by annotation: a kind of value in words, and the types that are of it
+_KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool, np.bool_)),
+    int: ("a whole number", (Integral,)),
+    float: ("a number", (Real,)),
 }
 
 
@@ -89,9 +99,9 @@ class Configured(Method):
         for name in self.options.keys() & options.keys():
             setattr(self, name, options.pop(name))
         mistakes = []
-        for name, (_, expected, fits) in self.options.items():
-            value = getattr(self, name)
-            mistakes += must_be(name, value, fits(value, self), expected)
+        kinds = _annotations(type(self))
+        for name, held in self.options.items():
+            mistakes += _mistake(name, getattr(self, name), held, kinds.get(name), self)
         for name, why in self.refused.items():
             mistakes += useless(options, [name], why)
         refuse(type(self).__name__, mistakes)
@@ -102,6 +112,32 @@ class Configured(Method):
         return {name: getattr(self, name) for name in self.options}
 
 
+def _annotations(cls: type) -> dict[str, Any]:
+    """Those of all attributes, inherited ones included."""
+    return {name: kind for base in reversed(cls.__mro__) for name, kind in inspect.get_annotations(base).items()}
+
+
+def _mistake(name: str, value: Any, held: Option, annotation: Any, method: "Configured") -> list[str]:
+    """The mistake, if any, of a value of another kind or outside of its range."""
+    words, kinds = next((_KINDS[kind] for kind in _KINDS if annotation in (kind, kind | None)), ("", (object,)))
+    alike = value is None or (isinstance(value, kinds) and (bool in kinds or not words or not isinstance(value, bool)))
+    try:
+        fits = alike and held.fits(value, method)
+    except TypeError:  # it can't be compared
+        alike = fits = False
+    return must_be(name, value, fits, held.expected if alike else _expected(words, held.expected))
+
+
+def _expected(words: str, bounds: str) -> str:
+    """What is expected of a value: its kind and its range, such as "None or a whole number, at least 1"."""
+    if not words or bounds.startswith("a number"):
+        return bounds
+    if bounds == "anything":
+        return words
+    optional = "None or " if bounds.startswith("None or ") else ""
+    return f"{optional}{words}, {bounds.removeprefix('None or ')}"
+
+
 def _signature(cls: type[Configured], own: Mapping[str, Option]) -> inspect.Signature:
     """That of the constructor; ``**options`` stands for the options and the keywords of the parent class."""
     _, *named = inspect.signature(cls.__init__).parameters.values()
@@ -109,7 +145,7 @@ def _signature(cls: type[Configured], own: Mapping[str, Option]) -> inspect.Sign
         named.pop()
         parent, keyword = next(base for base in cls.__mro__[1:] if issubclass(base, Configured)), Parameter.KEYWORD_ONLY
         inherited = {p.name: p for p in inspect.signature(parent).parameters.values() if p.kind is keyword}
-        kinds = {name: kind for base in reversed(cls.__mro__) for name, kind in inspect.get_annotations(base).items()}
+        kinds = _annotations(cls)
         mine = {n: Parameter(n, keyword, default=held.default, annotation=kinds.get(n)) for n, held in own.items()}
         fresh = {name: p for name, p in mine.items() if name not in inherited}
         hidden = {p.name for p in named} | set(cls.refused)
