@@ -262,6 +262,17 @@ def with_rows(grid: Grid, *labels: str, method: str) -> Grid:
     return replace(grid, rows=[*grid.rows, *(TableRow(label, {"method": method}) for label in labels)])
 
 
+def test_strong_views_are_for_photographs() -> None:
+    """Elsewhere nothing is augmented, and a strong view would be the weak one."""
+    for name in ("tab:flip", "tab:uniform", "tab:instance", "tab:cloth"):
+        grid = EXPERIMENTS[name].grids["medium"]
+        for column in grid.columns:
+            run = [row for row in grid.rows if column.rows is None or row.label in column.rows]
+            strong = [r for r in run if "augment" in r.settings or "strong_view" in r.settings.get("options", {})]
+            assert not strong or column.settings["dataset"].startswith("cifar")
+            assert strong or not column.label.endswith('"worse"')
+
+
 def test_some_rows_and_columns_can_be_run_alone() -> None:
     (part,) = parts_of([choosing()], "medium", ["GCE"], ["b"])
     assert [(r.settings.method, r.settings.rate, r.settings.epochs) for r in part.runs("medium", 3)] == [

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish; line styles do the same in grey
-COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7")
-STYLES = ((0, (1, 1)), "--", "-.", "-", (0, (5, 1)), (0, (3, 1, 1, 1)))
+COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#0072B2")
+STYLES = ((0, (1, 1)), "--", "-.", "-", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 3)))
 
 Curves = Mapping[str, npt.NDArray[np.float64]]  # name: (seeds, epochs)
 
