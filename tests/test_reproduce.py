@@ -262,6 +262,15 @@ def with_rows(grid: Grid, *labels: str, method: str) -> Grid:
     return replace(grid, rows=[*grid.rows, *(TableRow(label, {"method": method}) for label in labels)])
 
 
+def test_a_column_may_have_options_for_single_methods() -> None:
+    experiment = choosing()
+    grid = experiment.grids["medium"]
+    column = replace(grid.columns[0], own={"gce": {"q": 0.5}})
+    options = {row.label: experiment.run(grid, row, column, 0, None, "long").settings.options for row in grid.rows}
+    assert options["GCE"] == {"q": 0.5}
+    assert "q" not in options["VRI"]
+
+
 def test_strong_views_are_for_photographs() -> None:
     """Elsewhere nothing is augmented, and a strong view would be the weak one."""
     for name in ("tab:flip", "tab:uniform", "tab:instance", "tab:cloth"):

@@ -38,6 +38,7 @@ class Column:
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seeds: int | None = None  # how many at most
     rows: Sequence[str] | None = None  # labels of the rows that are run here; all if None
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options of single methods, which win here
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ class Experiment:
         choice: str | None = None,
     ) -> Run:
         """The run of a cell and a seed. The row's settings win, except for options, where the column's win."""
-        options = {**row.settings.get("options", {}), **column.settings.get("options", {})}
+        own = column.own.get(str(row.settings.get("method")), {})
+        options = {**row.settings.get("options", {}), **column.settings.get("options", {}), **own}
         chosen_by_row = {} if choice is None else dict(column.choices[choice])
         if "lr" in chosen_by_row:
             scale = METHODS[str(row.settings["method"])].rate_scale
